@@ -38,7 +38,7 @@ class Fabric:
     transports: Texts = ()
 
     def words(self) -> tuple[str, ...]:
-        """What a plan says about jobs on it, a line each."""
+        """Return what a plan says about jobs on the fabric, one line each."""
         lines: list[str] = []
         if self.env:
             lines.append("jobs get " + " ".join(f"{key}={value}" for key, value in self.env.items()))

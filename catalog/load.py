@@ -29,7 +29,7 @@ def folder_of(backend: str) -> str:
 
 
 def user_folder() -> Path:
-    """Where refreshed lists lie: `<user data>/orch/catalog`; ORCHCTL_CATALOG overrides it."""
+    """Return the folder of refreshed lists: `<user data>/orch/catalog`; ORCHCTL_CATALOG overrides it."""
     override = os.environ.get("ORCHCTL_CATALOG")
     if override:
         return Path(override)
@@ -39,7 +39,7 @@ def user_folder() -> Path:
 
 
 def catalog(folder: Path | None = None) -> Catalog:
-    """All records, read once per process. `folder` holds refreshed lists, by default the user's.
+    """Return all records, read once per process. `folder` holds refreshed lists, by default the user's.
 
     Raises BadCatalogFile for a file that does not read.
     """
@@ -297,7 +297,8 @@ class Sibling:
 
 
 def siblings(rows: Sequence[Mapping[str, str]], types: Mapping[str, InstanceType]) -> Iterator[Sibling]:
-    """Those of a data file; `types` are the others. Raises KeyError, ValueError for a row that is wrong."""
+    """Yield the types of a data file; `types` are the others. Raises KeyError, ValueError for a row that is
+    wrong."""
     for row in rows:
         like = types[row["like"]]
         yield Sibling(

@@ -16,7 +16,8 @@ KEPT = 0.85
 
 @dataclass(frozen=True)
 class Anchor:
-    """What nodes of a type have reached. `instance_type` may end in `*`; `busbw`: GB/s, of nccl-tests."""
+    """Bandwidth that nodes of a type have reached. `instance_type` may end in `*`; `busbw`: GB/s, of
+    nccl-tests."""
 
     instance_type: str
     nodes: int
@@ -44,7 +45,7 @@ def anchor(instance_type: str, nodes: int, collective: str, size_bytes: int) -> 
 
 @cache
 def anchors(path: Path) -> tuple[Anchor, ...]:
-    """All anchors of a file. Raises BadCatalogFile."""
+    """Return all anchors of a file. Raises BadCatalogFile."""
     try:
         return tuple(
             Anchor(

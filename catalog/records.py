@@ -92,7 +92,7 @@ class Offer:
 
     @cached_property
     def local_zone(self) -> bool:
-        """Whether it lies in an AWS local zone, away from the region's data centres."""
+        """Return True if it lies in an AWS local zone, away from the region's data centers."""
         return (
             self.type.backend == "aws" and bool(self.zone) and not _REGIONAL_AZ_ID.fullmatch(self.zone or "")
         )
@@ -100,7 +100,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a cloud's own APIs told: offers, the regions that were looked at, and what has no room there."""
+    """Result of asking a cloud's own APIs: offers, the regions that were asked, and shortages there."""
 
     offers: tuple[Offer, ...]
     regions: tuple[str, ...]
@@ -109,7 +109,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class PriceList:
-    """All offers of a backend, with source and date. `refreshed`: the list was made on this machine.
+    """List of all offers of a backend, with source and date. `refreshed`: the list was made on this machine.
 
     `complete`: regions for which the list has every type that is sold there, surveyed or not.
     """
@@ -162,6 +162,6 @@ class Catalog:
         return tuple(self.lists)
 
     def offers(self) -> Iterator[Offer]:
-        """All offers of the price lists; `unpriced.py` has the others."""
+        """Yield all offers of the price lists; `unpriced.py` has the others."""
         for each in self.lists.values():
             yield from each.offers

@@ -14,7 +14,8 @@ _KEY = re.compile(r"[!-~]+")
 
 
 def ask(title: str, extra: str, url: str, *, key: str, query: Mapping[str, str] | None = None) -> Any:
-    """What a cloud answers, as JSON. `key`: the variable with the API key; `extra`: what installs httpx.
+    """Ask a cloud, and return its answer as JSON. `key`: the variable with the API key; `extra`: what
+    installs httpx.
 
     Raises NoSdk and RefreshFailed.
     """

@@ -102,7 +102,7 @@ def with_reference_prices(offers: Iterable[Offer]) -> tuple[Offer, ...]:
 
 
 def zone_prefix(region: str) -> str:
-    """How ids of an AWS region's zones begin: `use1` of us-east-1."""
+    """Return the prefix of the zone ids of an AWS region: `use1` of us-east-1."""
     area, _, rest = region.partition("-")
     *middle, number = rest.split("-")
     return area + "".join(_SHORT.get(word, word) for word in middle) + number

@@ -38,7 +38,7 @@ Done = Literal["posted", "updated", "unchanged"]
 
 @dataclass(frozen=True)
 class Footing:
-    """What a comment is about: the commit, what it is merged into, and the run that has the whole plan."""
+    """Origin of a comment: the commit, its base, and the pipeline run that has the whole plan."""
 
     head: str = ""
     base: str = ""
@@ -215,7 +215,7 @@ def _bounded(top: list[str], text: list[str], end: list[str], most: int) -> str:
 
 
 def _closing(lines: list[str]) -> list[str]:
-    """What closes the block of code and the folded parts that are open after these lines."""
+    """Return the text that closes the code block and the folded parts that are open after these lines."""
     fence, folded = "", 0
     for line in lines:
         match = _FENCE.match(line)
@@ -230,7 +230,7 @@ def _closing(lines: list[str]) -> list[str]:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether a forge's text is ours: they trim it, and some have line ends of their own."""
+    """Return True if a forge's text is ours: forges trim it, and some convert line ends."""
     return one.replace("\r\n", "\n").strip() == other.replace("\r\n", "\n").strip()
 
 
@@ -242,7 +242,7 @@ def _hexadecimal(commit: str) -> str:
 
 
 def read_result(path: str) -> ApplyResult:
-    """What `orch up --plan … --result` wrote. Raises BadFindings."""
+    """Read the file that `orch up --plan … --result` wrote. Raises BadFindings."""
     try:
         (data,) = objects_of(path)
         return ApplyResult.model_validate(data)

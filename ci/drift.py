@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True)
 class StackDrift:
-    """What has drifted of a stack; no rows: nothing."""
+    """Drift of a stack; no rows if nothing drifted."""
 
     kind: str
     name: str
@@ -66,7 +66,8 @@ def drift_marker(project: str, stack: StackDrift) -> str:
 
 
 def issue_body(project: str, stack: StackDrift) -> str:
-    """What has drifted, resources with the same difference folded: the same drift has the same bytes."""
+    """Return the text of an issue, resources with the same difference folded: equal drift gives equal
+    bytes."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for row in stack.rows:
         groups.setdefault((row.path, row.registered, row.observed), []).append(row.name)

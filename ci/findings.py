@@ -66,7 +66,7 @@ class Exemption(BaseModel):
 
 
 class PolicyFinding(BaseModel):
-    """What a policy says. One with an exemption refuses nothing, and is told as a note."""
+    """Finding of a policy. One with an exemption refuses nothing, and is reported as a note."""
 
     name: Short
     level: Short
@@ -111,7 +111,7 @@ class Plan(BaseModel):
 
 
 class Findings(BaseModel):
-    """All plans of some JSON. `exit_code`: the worst that it tells."""
+    """Plans of a JSON text. `exit_code`: the worst of them."""
 
     plans: list[Plan]
     exit_code: int = 0
@@ -254,7 +254,8 @@ def annotations_of(findings: Findings) -> list[Annotation]:
 
 
 def summary_of(findings: Findings) -> str:
-    """What has no line of a file, and how many of those that have one are not shown there, as Markdown."""
+    """Return the findings without a line of a file, and the number of those not shown at theirs, as
+    Markdown."""
     all_ = list(findings.all())
     hidden = sum(not (inside(each.file) is None or each.line is None) for each in all_) - MOST_ANNOTATIONS
     counts = [f"{counted(hidden, 'more finding')} at lines of files, not shown there."] if hidden > 0 else []

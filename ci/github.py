@@ -175,7 +175,7 @@ class GitHub:
         return found
 
     def environment(self, name: str, branch: str) -> Environment:
-        """How an environment is protected. Raises ForgeError."""
+        """Return the protection of an environment. Raises ForgeError."""
         with self._asking():
             url = f"/repos/{self.repo}/environments/{quote(name, safe='')}"
             try:
@@ -190,7 +190,8 @@ class GitHub:
             return of_github(name, told, policies, branch)
 
     def post_check(self, check: Check) -> None:
-        """As many requests as the annotations need: each has fifty, and later ones are appended."""
+        """Post a check, in as many requests as its annotations need: fifty in each, later ones are
+        appended."""
         annotations = [_annotation(each) for each in check.annotations]
         pages = [
             annotations[at : at + MOST_ANNOTATIONS] for at in range(0, len(annotations), MOST_ANNOTATIONS)
@@ -276,7 +277,7 @@ def _pull(pull: Any) -> Pull:
 
 
 def _login(written: Any) -> str:
-    """Who wrote a comment or an issue; empty where GitHub tells nobody: `nullable-simple-user`."""
+    """Return the author of a comment or an issue; empty if GitHub names nobody: `nullable-simple-user`."""
     return written.user.login if written.user is not None else ""
 
 
@@ -293,7 +294,7 @@ def _annotation(annotation: Annotation) -> dict[str, Any]:
 
 
 def _message(error: Exception) -> str:
-    """What GitHub said, with the fields that it names."""
+    """Return GitHub's error message, with the fields that it names."""
     data = getattr(error, "data", None)
     if not isinstance(data, dict):
         return str(data or getattr(error, "message", "") or "")

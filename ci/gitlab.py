@@ -126,7 +126,7 @@ class GitLab:
                     yield Comment(each.id, people[each.author["id"]], each.body or "")
 
     def _may_push(self, user: int) -> bool:
-        """Whether somebody may push to the project, also as a member of a group above it."""
+        """Return True if a user may push to the project, also as a member of a group above it."""
         try:
             member = self._project.members_all.get(user)
         except self._error as error:

@@ -55,7 +55,7 @@ def _missing(environment: Environment, branch: str, reviewed: bool) -> Iterator[
 def of_github(
     name: str, told: Mapping[str, Any] | None, policies: Mapping[str, Any], branch: str
 ) -> Environment:
-    """What GitHub answers about an environment, None for 404, and about its deployment branches.
+    """Return an environment from GitHub's answers about it, None for 404, and about its deployment branches.
 
     `protected_branches` counts as `branch`: it is protected itself, or the environment is open to nobody. A
     policy of tags is no branch, even if it has the branch's name.
@@ -82,7 +82,7 @@ def _allowed(policy: Mapping[str, Any]) -> str:
 
 
 def of_gitlab(name: str, token: str) -> Environment:
-    """What the identity token of a job says of its environment.
+    """Return an environment from the claims of a job's identity token.
 
     The token is the job's own, from its runner, so its signature is not checked. Source: GitLab, "OpenID
     Connect (OIDC) Authentication Using ID Tokens", payload. Raises NotAllowed for a text that is no token.

@@ -40,13 +40,14 @@ def names() -> tuple[str, ...]:
 
 
 def can_build(image: str) -> bool:
-    """Whether this version builds exactly this image: a full tag under `orch/`."""
+    """Return True if this version builds exactly this image: a full tag under `orch/`."""
     name = image.removeprefix(PREFIX).partition(":")[0]
     return is_ours(image) and name in (*NAMES, *variants()) and tag(name) == image
 
 
 def is_ours(image: str) -> bool:
-    """Whether orch builds this image itself. Such an image is in no registry: nodes get it from here."""
+    """Return True if orch builds this image itself. Such an image is in no registry: nodes get it from
+    here."""
     return image.startswith(PREFIX)
 
 
@@ -99,7 +100,7 @@ def build_once(name: str, folder: Path, *, cache: Path, progress: Progress) -> s
 
 
 def _identity(recipe: Recipe | None) -> str:
-    """What a tag says of an image beside its folder: the base's name, and the arguments of the build."""
+    """Return the part of a tag's digest besides the folder: the name of the base and the build arguments."""
     if recipe is None:
         return HUB_IMAGE
     own = recipe.own_image and resolve(recipe.own_image)

@@ -31,7 +31,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class DockerResult:
-    """How a logged command ended: its exit code, its last lines, and how long it took."""
+    """Result of a logged command: its exit code, its last lines, and its duration."""
 
     code: int
     tail: tuple[str, ...]
@@ -60,7 +60,7 @@ def ask(*args: str, timeout_s: float = QUICK_S) -> str | None:
 
 
 def installed() -> bool:
-    """Whether there is a `docker` command."""
+    """Return True if there is a `docker` command."""
     return shutil.which("docker") is not None
 
 
@@ -81,7 +81,7 @@ def require_server() -> None:
 
 
 def has_image(reference: str) -> bool:
-    """Whether the daemon holds an image of this name."""
+    """Return True if the daemon holds an image of this name."""
     return ask("image", "inspect", "--format", "{{.Id}}", reference) is not None
 
 

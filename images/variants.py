@@ -38,7 +38,7 @@ _PACKAGES = {"nvcc": "nvidia-cuda-toolkit g++"}
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an image is built: the folder of its Dockerfile, what it stands on, its build arguments.
+    """Recipe of an image: the folder of its Dockerfile, its base, and its build arguments.
 
     Of `release` (a Debian release), `registry_image` and `own_image` (one of ours) exactly one is set.
     """
@@ -78,7 +78,7 @@ def described() -> str:
 
 
 def recipe(name: str) -> Recipe | None:
-    """How the image `orch/NAME` is built; None for a name that is no variant."""
+    """Return the recipe of the image `orch/NAME`; None for a name that is no variant."""
     if name not in variants():
         return None
     if name == "docker":

@@ -25,7 +25,7 @@ MOUNTED = {DOCKER_VOLUME: {"bind": MOUNT, "mode": "rw"}}
 
 
 def exists(client: Any, image: str, name: str) -> bool:
-    """Whether there is a folder of this name. `image`: of the container that looks, which is on this machine.
+    """Return True if there is a folder of this name. `image`: of the container that looks, present here.
 
     Raises docker's APIError.
     """

@@ -62,7 +62,7 @@ class Fit:
 
     @property
     def sure(self) -> bool:
-        """Whether a price list has the offer, at its own price where any price is known."""
+        """Return True if a price list has the offer, at its own price if any price is known."""
         return self.price_of is None and (self.price is not None or self.offer.listed)
 
 
@@ -174,7 +174,7 @@ def _fits(query: MachineQuery, offer: Offer) -> Iterator[Fit]:
 
 
 def _type_fits(query: MachineQuery, each: InstanceType) -> bool:
-    """Whether a type fails no condition of its own; what rules most types out is looked at first."""
+    """Return True if a type fails no condition of its own; the checks that rule out most types run first."""
     return next(chain(_gpu_misses(query, each), type_misses(query, each)), None) is None
 
 
@@ -190,7 +190,7 @@ def type_misses(query: MachineQuery, each: InstanceType) -> Iterator[Miss]:
 
 
 def names_type(pattern: str, each: InstanceType) -> bool:
-    """Whether a pattern (`p5*`) or a full name matches the type's name; case does not matter."""
+    """Return True if a pattern (`p5*`) or a full name matches the type's name; case does not matter."""
     return fnmatchcase(each.name.lower(), pattern.lower())
 
 
@@ -233,7 +233,7 @@ def _gpu_misses(query: MachineQuery, each: InstanceType) -> Iterator[Miss]:
 
 
 def _requested_by_name(query: MachineQuery, each: InstanceType) -> bool:
-    """Whether the query names the type, or a GPU that only ARM hosts carry and this type has."""
+    """Return True if the query names the type, or a GPU that only ARM hosts carry and this type has."""
     if any(pattern.lower() == each.name.lower() for pattern in query.instance_types):
         return True
     return (
@@ -244,7 +244,8 @@ def _requested_by_name(query: MachineQuery, each: InstanceType) -> bool:
 
 
 def gpu_has_name(each: InstanceType, name: str) -> bool:
-    """Whether a name means the type's GPU: `A100`, `a100`, `A100-80GB`; with a known form, `A100-SXM`."""
+    """Return True if a name means the type's GPU: `A100`, `a100`, `A100-80GB`; with a known form,
+    `A100-SXM`."""
     if each.gpu is None:
         return False
     wanted_key = gpu_key(name)
@@ -305,7 +306,7 @@ def offer_misses(query: MachineQuery, fit: Fit) -> Iterator[Miss]:
 
 
 def names_zone(zone: str, offer: Offer) -> bool:
-    """Whether a zone of the query covers the offer's: by name or id, on AWS also by an account's own name.
+    """Return True if a zone of the query covers the offer's: by name or id, on AWS also by account name.
 
     AWS gives each account its own mapping of names (`us-east-1a`) to ids (`use1-az4`), so a name covers all
     zones of its region, and that of a local zone all of its group.
@@ -352,7 +353,7 @@ def _within(
 
 
 def range_distance(required: Range, value: float) -> float:
-    """How far a number is outside a range, in doublings: 0 inside, 1 at half the minimum."""
+    """Return the distance of a number from a range, in doublings: 0 inside, 1 at half the minimum."""
     if value in required:
         return 0.0
     low, high = required.min, required.max

@@ -37,9 +37,9 @@ class NameWarning:
 
 
 def name_warnings(query: MachineQuery, catalog: Catalog) -> tuple[NameWarning, ...]:
-    """All warnings of a query, in the order of the properties.
+    """Return all warnings of a query, in the order of the properties.
 
-    Where a backend is listed whose places and types no catalogue has, as a cluster, names may be of those.
+    If a listed backend has places and types that no catalogue has, such as a cluster, names may be of those.
     """
     searched = tuple(name for name in query.backends if name in catalog.backends)
     types = tuple(each for each in catalog.types.values() if each.backend in searched)
@@ -151,7 +151,7 @@ def _fabric(query: MachineQuery, offers: Sequence[Offer]) -> Iterator[NameWarnin
 
 
 def _fabrics_hint(offers: Sequence[Offer], fits: Callable[[Offer], bool]) -> str:
-    """Which fabrics the offers that fit have."""
+    """Return a hint with the fabrics of the offers that fit."""
     names = _once(name for offer in offers if fits(offer) for name in offer.fabrics)
     return f"those have {few(names)}" if names else "those have no InfiniBand: remove `fabric`"
 

@@ -43,12 +43,12 @@ def reason_text(reason: Reason) -> str:
 
 
 def near_misses(judgement: Judgement) -> tuple[NearMiss, ...]:
-    """All misses, the nearest first: see `nearest_first`."""
+    """Return all misses, the nearest first: see `nearest_first`."""
     return tuple(nearest_first(judgement))
 
 
 def nearest_first(judgement: Judgement) -> Iterator[NearMiss]:
-    """All misses, one entry per type and set of failed conditions, each made when it is asked for.
+    """Iterate over misses, one per type and set of failed conditions, each created when it is requested.
 
     Sorted by how many conditions fail, then by how far off they are at the best place, then by price.
     """

@@ -37,7 +37,7 @@ class MachineQuery:
 
     @property
     def fewest_first(self) -> bool:
-        """Whether the number of GPUs has no upper end: then the smallest machines come first."""
+        """Return True if the number of GPUs has no upper bound: then the smallest machines come first."""
         count = self.resources.gpu.count
         return (count.min or 0) > 0 and count.max is None
 

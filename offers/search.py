@@ -74,7 +74,7 @@ class Search:
 
     @property
     def empty(self) -> bool:
-        """Whether the catalogue was searched and no offer fits."""
+        """Return True if the catalogue was searched and no offer fits."""
         return self.skipped is None and not self.judgement.fits
 
     @cached_property

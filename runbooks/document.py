@@ -253,7 +253,8 @@ class Fence:
         return self._span(self.first_line + line, self._column(line) + column, length)
 
     def place_of(self, text: str, *, after: str = "") -> Span | None:
-        """Where a text stands in the content as a word; the last place, where it is also before `after`."""
+        """Return the span of the first place of a text in the content, searching from `after` if given; None
+        without one."""
         start = max(self.content.find(after), 0) if after else 0
         at = self.content.find(text, start)
         return self.span_in(at, at + len(text)) if text and at >= 0 else None

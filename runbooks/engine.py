@@ -52,7 +52,7 @@ class Consent:
 
 
 class Audience(Protocol):
-    """Who is at the command line: sees what happens, answers and approves."""
+    """Person at the command line, who sees what happens, answers and approves."""
 
     def begins(self, at: int, step: PlannedStep, *, again: bool) -> None: ...
 
@@ -218,7 +218,8 @@ class Run:
     # Steps for programs
 
     def _is_done_already(self, planned: PlannedStep, written: Written) -> bool:
-        """Whether a step that was begun before is done by now. What is still at work on it is waited for."""
+        """Return True if a step that was started before is done by now. Waits for a process that still runs
+        it."""
         step, host = planned.step, planned.host or ""
         if step.kind not in ("orch", "shell"):
             return False
@@ -339,7 +340,7 @@ class Run:
 
 
 def shown(planned: PlannedStep) -> str:
-    """What a step does, as it would be typed."""
+    """Return the action of a step as it would be typed."""
     action = planned.do
     if action is None:
         return planned.step.text

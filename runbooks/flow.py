@@ -64,19 +64,19 @@ class Flow:
                 self.files.add(name.rpartition("/")[2])
 
     def _holds_value(self, node: Node) -> bool:
-        """Whether the statement of the text around a node has a value anywhere."""
+        """Return True if the statement of the text around a node has a value anywhere."""
         while node.parent is not None and node.parent.parent is not None:
             node = node.parent
         return self.tainted(node)
 
     def tainted(self, node: Node | None) -> bool:
-        """Whether a value may be in what a node says: by a reference, a variable, a file, or what a command
-        answers."""
+        """Return True if a node's text may contain a value: from a reference, a variable, a file, or a
+        command's output."""
         answers = (each.type == "command_substitution" for each in all_nodes(node)) if node else ()
         return any(answers) or self.has_value(node)
 
     def has_value(self, node: Node | None) -> bool:
-        """Whether a value may be in what a node says, unless a command answers it that has none."""
+        """Return True if a node's text may contain a value, ignoring output of commands that have none."""
         return node is not None and any(map(self._is_value, all_nodes(node)))
 
     def _is_value(self, node: Node) -> bool:
@@ -89,7 +89,7 @@ class Flow:
         return False
 
     def calculates(self, node: Node) -> bool:
-        """Whether a value may be in arithmetic, which names variables without `$`."""
+        """Return True if a value may be in arithmetic, which names variables without `$`."""
         names = (text_of(each) for each in all_nodes(node) if each.type == "variable_name")
         return self.tainted(node) or any(name in self.variables or _GIVEN.fullmatch(name) for name in names)
 

@@ -15,7 +15,7 @@ Kind = Literal["orch", "shell", "question", "approval"]
 
 @dataclass(frozen=True)
 class Commands:
-    """What a fence has one do: the words of one orch command, or text for a shell.
+    """Commands of a fence: the words of one orch command, or text for a shell.
 
     `words`: of orch, without `orch` itself. `within_s`: of a check, how long it is asked again.
     """
@@ -29,7 +29,7 @@ class Commands:
 
 @dataclass(frozen=True)
 class Condition:
-    """Where a step is done: where a parameter has one of these values."""
+    """Condition of a step: a parameter has one of these values."""
 
     name: str
     values: tuple[str, ...]

@@ -43,7 +43,7 @@ class Parameter:
 
     @property
     def expected(self) -> str:
-        """What may be written, for people."""
+        """Return the accepted values, for people."""
         if self.type == "choice":
             return listed(self.choices)
         return f"{self.type}, {self.pattern}" if self.pattern else self.type

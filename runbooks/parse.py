@@ -105,7 +105,7 @@ class _Reader:
         )
 
     def _is_step(self, fence: Fence) -> bool:
-        """Whether a block is one of ours; those that look so and are none are reported."""
+        """Return True if a block is a step; blocks that only look like one are reported."""
         if fence.word in KINDS:
             if not fence.closed:
                 self._report(
@@ -298,7 +298,7 @@ class _Reader:
             self._problem(problem, place or fence.content_span)
 
     def _place_of_reference(self, fence: Fence, problem: Problem) -> Span | None:
-        """Where the reference stands that a problem names."""
+        """Return the span of the reference that a problem names; None if it is not found."""
         for match in re.finditer(r"\$\{\{(.*?)\}\}", fence.content, re.DOTALL):
             names = (
                 match[1].strip(),

@@ -95,7 +95,7 @@ def _action(commands: Commands | None, values: Mapping[str, str]) -> Action | No
 
 
 def subject(name: str, values: Mapping[str, str]) -> str:
-    """What a run changes, as the log of changes tells it: the same each time the same is run."""
+    """Return the subject of a run in the log of changes: the same text each time the same is run."""
     shown = [f"{key}={json.dumps(value) if _odd(value) else value}" for key, value in sorted(values.items())]
     return " ".join([name, *shown])
 
@@ -105,14 +105,14 @@ def _odd(value: str) -> bool:
 
 
 def holds(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
-    """What a run holds, so that the same is not run twice at once."""
+    """Return the lock names of a run, which prevent that the same is run twice at once."""
     text = json.dumps(sorted(values.items()), ensure_ascii=True)
     return (f"runbook/{name}/{hashlib.sha256(text.encode()).hexdigest()[:16]}",)
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What is kept of a run in the log of changes: what it goes by, also when the file is another one now.
+    """Record of a run in the log of changes. The run follows it even if the file has changed since.
 
     `values`: the parameters it was begun with; `answers`: those of questions since. `waits`: the mark of the
     gate at which it stopped last. `passed`: gates that it has passed, each with the answers of that moment.

@@ -84,7 +84,7 @@ _SPECIAL = re.compile(
 
 
 def is_special(name: str) -> bool:
-    """Whether a variable decides which commands run, or how."""
+    """Return True if a variable decides which commands run, or how."""
     return _SPECIAL.fullmatch(name) is not None
 
 
@@ -220,7 +220,8 @@ def _may_name_command(option: str) -> bool:
 
 
 def _starts_reader(words: tuple[Word, ...]) -> bool:
-    """Whether a command that no table has gets the name of one that reads commands."""
+    """Return True if an unknown command has a program that reads commands, such as a shell, among its
+    arguments."""
     if program(words[0]) in TEXT | PLAIN | {"orch"}:
         return False
     return any(program(each) in SHELLS | READERS | {"eval"} for each in words[1:] if each.literal)
@@ -283,7 +284,7 @@ def is_name(words: tuple[Word, ...], at: int) -> bool:
 
 
 def may_read_input(words: tuple[Word, ...]) -> bool:
-    """Whether a command may have values of parameters as its input."""
+    """Return True if a command may have values of parameters as its input."""
     name, rest = program(words[0]), [each.literal for each in words[1:]]
     if name in TEXT:
         return True

@@ -367,7 +367,8 @@ class _Text:
                 )
 
     def _is_split(self, node: Node) -> bool:
-        """Whether a shell splits a value in a word: a variable or an answer without quotes around it."""
+        """Return True if a shell splits a value in a word: a variable or an answer without quotes around
+        it."""
         parts = node.children if node.type == "concatenation" else [node]
         return any(
             each.type in ("expansion", "simple_expansion", "command_substitution")

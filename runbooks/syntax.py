@@ -49,7 +49,7 @@ def uncertain(node: Node) -> str | None:
 
 
 def writes_file(node: Node) -> bool:
-    """Whether a redirection writes a file."""
+    """Return True if a redirection writes a file."""
     return node.type == "file_redirect" and any(each.type.startswith((">", "&>")) for each in node.children)
 
 

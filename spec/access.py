@@ -43,7 +43,7 @@ class SshAccess(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def machine(self) -> str:
-        """What tells this machine from another one under the same name."""
+        """Identity of this machine, which tells it from another one under the same name."""
         return self.host_key
 
     def located(self, folder: Path) -> SshAccess:
@@ -73,7 +73,8 @@ class OtherAccess(BaseModel):
 
     @property
     def machine(self) -> str:
-        """What tells this machine from another one under the same name: all that leads to it."""
+        """Identity of this machine, which tells it from another one under the same name: its whole access
+        path."""
         return self.model_dump_json()
 
     def located(self, folder: Path) -> OtherAccess:
@@ -86,7 +87,7 @@ class OtherAccess(BaseModel):
 
 
 def resolved(identity: str | None, folder: Path) -> str | None:
-    """Where a key file is: `~` expanded, relative to `folder`."""
+    """Return the path of a key file: `~` expanded, relative to `folder`."""
     return None if identity is None else str(folder.absolute() / Path(identity).expanduser())
 
 

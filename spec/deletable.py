@@ -23,7 +23,7 @@ class Call:
     earlier: Call | None = None
 
     def covers(self, moment: datetime) -> bool:
-        """Whether something of that moment may be the call's."""
+        """Return True if something created at `moment` may belong to the call."""
         begun = self.since is None or moment >= self.since - SKEW
         own = begun and (self.until is None or moment <= self.until + SKEW)
         return own or (self.earlier is not None and self.earlier.covers(moment))
@@ -31,7 +31,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of something that might go.
+    """Facts about a resource that might be deleted.
 
     `runs`: runs of this ledger that have it or wait for it; `claims`: runs that it reports itself, None where
     it cannot be asked. `over`: it was made for a run of this ledger that no longer needs it; `awaited`: the
@@ -68,7 +68,7 @@ def occupied(known: Evidence) -> str | None:
 
 
 def why_kept(known: Evidence) -> str | None:
-    """Why it stays, in words; None when it may be deleted."""
+    """Return the reason to keep a resource, as text; None when it may be deleted."""
     if (users := occupied(known)) is not None:
         return users
     if not known.readable:

@@ -57,7 +57,7 @@ class Places:
         self._starts = sorted({(span.file, span.line, span.column) for span in spans})
 
     def within(self, span: Span) -> bool:
-        """Whether any of the spans begins in `span`."""
+        """Return True if any of the spans starts in `span`."""
         first = bisect_left(self._starts, (span.file, span.line, span.column))
         end = (span.file, span.end_line, span.end_column)
         return first < len(self._starts) and self._starts[first] <= end
@@ -249,7 +249,7 @@ def _property(text: str) -> str:
 
 @dataclass(frozen=True)
 class RuleText:
-    """What reports say of a rule that is no code of orch, such as a policy. `severity`: how grave a breach
+    """Report text of a rule that is not a code of orch, such as a policy. `severity`: how grave a breach
     is, from `low` to `critical`; `url`: where the requirement is written."""
 
     description: str

@@ -57,7 +57,7 @@ class OrchError(Exception):
         return _remade, (type(self), self.args), self.__dict__
 
     def text(self) -> str:
-        """All of it for people: what, where, why and what to do, in that order.
+        """Full message for people: what, where, why and what to do, in that order.
 
         Names and answers of hosts and files are in it: what would move a terminal's cursor, or begin a line
         that looks like another message, is shown as what it is.

@@ -70,7 +70,7 @@ class PlanErrors(PlanError):
             self.exit_code = EXIT_CODES.get(codes.pop(), self.exit_code)
 
     def placed(self, document: Document) -> InvalidConfiguration:
-        """All of them as diagnostics with their places in the file."""
+        """Return all findings as diagnostics with their places in the file."""
         from orch.spec.loader.load import InvalidConfiguration
 
         found = tuple(each.placed(document) for each in self.findings)

@@ -14,7 +14,8 @@ UPGRADE = "upgrade orch the way it was installed: a newer wheel, or `git pull` i
 
 
 def requirements(extras: Iterable[str]) -> Iterator[str]:
-    """What orch requires, and what these extras add (`boto3>=1.35`); nothing where orch is not installed."""
+    """Yield the requirements of orch and those that the extras add (`boto3>=1.35`); nothing if orch is not
+    installed."""
     wanted = {*extras}
     try:
         listed = requires(NAME) or ()

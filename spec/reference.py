@@ -121,7 +121,7 @@ def _table(model: type[Section], kind: str) -> str:
 
 
 def _acted_on(kind: str, key: str) -> str:
-    """Where a property has an effect, if not everywhere."""
+    """Return the backends on which a property has an effect, as Markdown; empty if on all of them."""
     if key not in ROWS.get(kind, {}):
         return ""
     where = [name.upper() for name in BACKEND_MODELS if kind == "fleet" and key in acted_on(name)]

@@ -153,5 +153,5 @@ def _choices(form: Form) -> list[Form]:
 
 
 def kinds() -> tuple[str, ...]:
-    """What `schema` takes."""
+    """Return the names that `schema` takes."""
     return (*KINDS, "project", *BACKEND_MODELS)

@@ -79,7 +79,7 @@ class FleetMount(_Frozen):
 
 
 class FleetHealth(_Frozen):
-    """How the health of a fleet's nodes is watched, as its file says (`health`).
+    """Health settings of a fleet's nodes, from `health` of its file.
 
     `gate`: what a node must pass before its first job, and again after each boot. `interval_s`: how old a
     look at it may be before whoever reconciles takes another. `min_busbw`: GB/s that its interconnect must
@@ -154,7 +154,8 @@ class NodeState(_Frozen):
 
     @property
     def is_pod(self) -> bool:
-        """Whether it is a container that its cloud made, without a host of ours: a job is a process there."""
+        """Return True if it is a container that its cloud created, without a host of ours: a job is a process
+        there."""
         return self.runtime == "process"
 
     @property
@@ -181,7 +182,8 @@ class NodeState(_Frozen):
 
     @model_serializer(mode="wrap")
     def _as_before_kinds(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Who knows no kinds yet reads nodes of the first one too, and no stack has a change for it."""
+        """Write nodes of the first kind without the newer properties, so that earlier versions read them and
+        stacks show no change."""
         data = write(self)
         if data.get("runtime") == "docker":
             del data["runtime"]
@@ -196,7 +198,7 @@ class NodeState(_Frozen):
 
 
 class PodQueue(_Frozen):
-    """How pods of a Kubernetes fleet are asked for: it has no nodes of its own, each run brings its pods.
+    """Request for pods of a Kubernetes fleet, which has no nodes of its own: each run brings its pods.
 
     `kubeconfig` is the path of a file, None for the user's own or the cluster that orch runs in; `context` is
     one of it, None for its current one. `gang`: what starts all pods of a run together: Kueue, whose
@@ -272,7 +274,8 @@ class FleetState(_Frozen):
 
     @model_serializer(mode="wrap")
     def _as_before_queues(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Who knows no queues yet reads all other fleets, and no stack has a change for it."""
+        """Write fleets without a queue as before, so that earlier versions read them and stacks show no
+        change."""
         data = write(self)
         if data.get("queue") is None:
             data.pop("queue", None)
@@ -295,9 +298,9 @@ OF_THE_USER = ("local", "ssh", "kubernetes")
 
 
 def hourly_price(backend: str, recorded: float | None) -> float | None:
-    """What a node costs in US dollars an hour, by its recorded price; None where that is not known.
+    """Return the price of a node in US dollars an hour, from its recorded price; None if unknown.
 
-    A host of the user's costs nothing more for a run; a cluster may buy nodes for one, and tells no price.
+    A user's own host costs nothing more for a run; a cluster may buy nodes for one, and reports no price.
     """
     return 0.0 if recorded is None and backend in ("local", "ssh") else recorded
 

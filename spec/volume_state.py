@@ -39,5 +39,5 @@ class VolumeState(BaseModel):
 
     @property
     def place(self) -> str:
-        """Where it lies, in words."""
+        """Return the place of the volume, as text."""
         return self.zone or self.region or "this machine"

@@ -39,7 +39,7 @@ class Nics:
 
     @property
     def fast(self) -> bool:
-        """Whether it has EFA, on cards that are known."""
+        """Return True if it has EFA, on cards that are known."""
         return self.efa > 0 and self.cards > 0
 
 
@@ -67,7 +67,7 @@ class ImageRow:
 
 
 def nics() -> Mapping[str, Nics]:
-    """All types, by name. Raises BadCatalogFile."""
+    """Return all types, by name. Raises BadCatalogFile."""
     return _nics()
 
 
@@ -114,7 +114,7 @@ def _nics() -> Mapping[str, Nics]:
 
 @cache
 def quotas() -> tuple[QuotaRow, ...]:
-    """All rows in order of writing. Raises BadCatalogFile."""
+    """Return all rows in file order. Raises BadCatalogFile."""
     return tuple(
         QuotaRow(row["service"], row["pattern"], row["market"], row["code"], row["unit"], row["name"])
         for row in read_rows(SHIPPED / "quotas-aws.csv")
@@ -136,7 +136,7 @@ def unit_quota(unit: Literal["address", "interface"]) -> QuotaRow:
 
 @cache
 def images() -> tuple[ImageRow, ...]:
-    """All rows. Raises BadCatalogFile."""
+    """Return all rows. Raises BadCatalogFile."""
     return tuple(
         ImageRow(row["kind"], row["arch"], row["user"], frozenset(row["carries"].split()), row["parameter"])
         for row in read_rows(SHIPPED / "images-aws.csv")

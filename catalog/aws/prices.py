@@ -61,7 +61,7 @@ class Zone:
 def fetch(
     types: Sequence[InstanceType], *, regions: Sequence[str], profile: str | None, now: datetime
 ) -> Fetched:
-    """All offers of the types in the account's enabled regions, or in `regions`; and which these are.
+    """Fetch all offers of the types in the account's enabled regions, or in `regions`; and these regions.
 
     Endpoints and credentials are found as boto3 finds them. Raises NoSdk and RefreshFailed.
     """

@@ -106,7 +106,7 @@ class GcpQuota:
 
 @dataclass(frozen=True)
 class CodeRow:
-    """What a code of the cloud means, and what to do about it."""
+    """Meaning of an error code of the cloud, and a hint on what to do about it."""
 
     code: str
     kind: str
@@ -115,7 +115,7 @@ class CodeRow:
 
 @cache
 def shapes() -> Mapping[str, Shape]:
-    """All types, by name. Raises BadCatalogFile."""
+    """Return all types, by name. Raises BadCatalogFile."""
     path = SHIPPED / "shapes-gcp.csv"
     try:
         known = {row["type"]: _shape(row) for row in read_rows(path)}
@@ -160,7 +160,7 @@ def _shape(row: Mapping[str, str]) -> Shape:
 
 @cache
 def gcp_images() -> tuple[GcpImage, ...]:
-    """All rows. Raises BadCatalogFile."""
+    """Return all rows. Raises BadCatalogFile."""
     return tuple(
         GcpImage(row["kind"], row["arch"], row["fabric"], row["os"], row["project"], row["family"])
         for row in read_rows(SHIPPED / "images-gcp.csv")
@@ -185,7 +185,7 @@ def _software() -> tuple[Software, ...]:
 
 
 def software(fabric: str, instance_type: str) -> Mapping[str, Software]:
-    """What a type starts with on a fabric, by part. Raises BadCatalogFile."""
+    """Return the software that a type starts with on a fabric, by part. Raises BadCatalogFile."""
     versions: dict[str, Software] = {}
     for row in _software():
         if row.fabric == fabric and fnmatchcase(instance_type, row.types):
@@ -195,7 +195,7 @@ def software(fabric: str, instance_type: str) -> Mapping[str, Software]:
 
 @cache
 def gcp_quotas() -> tuple[GcpQuota, ...]:
-    """All rows in order of writing. Raises BadCatalogFile."""
+    """Return all rows in file order. Raises BadCatalogFile."""
     return tuple(
         GcpQuota(row["pattern"], row["market"], row["unit"], row["metric"], row["name"])
         for row in read_rows(SHIPPED / "quotas-gcp.csv")
@@ -216,7 +216,7 @@ def network_quota() -> GcpQuota:
 
 @cache
 def gcp_codes() -> Mapping[str, CodeRow]:
-    """What the cloud's codes mean, by code. Raises BadCatalogFile."""
+    """Return the cloud's error codes and their meanings, by code. Raises BadCatalogFile."""
     return {
         row["code"]: CodeRow(row["code"], row["kind"], row["hint"] or None)
         for row in read_rows(SHIPPED / "errors-gcp.csv")

@@ -33,7 +33,7 @@ Row = Mapping[str, Any]
 def fetch(
     types: Sequence[InstanceType], *, regions: Sequence[str], profile: str | None, now: datetime
 ) -> Fetched:
-    """All offers of the types, or those in `regions`; what has no capacity.
+    """Fetch all offers of the types, or those in `regions`, and the places without capacity.
 
     Raises NoSdk and RefreshFailed.
     """
@@ -70,7 +70,7 @@ def fetch(
 
 
 def instance_types() -> Mapping[str, Row]:
-    """What the API tells of each type, by its name. Raises NoSdk and RefreshFailed."""
+    """Fetch the API's row of each type, by type name. Raises NoSdk and RefreshFailed."""
     url = f"{(os.environ.get(URL) or USUAL_URL).rstrip('/')}/instance-types"
     answer = ask("Lambda", "lambda", url, key=KEY)
     try:

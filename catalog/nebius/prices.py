@@ -37,7 +37,7 @@ Row = dict[str, Any]
 def fetch(
     types: Sequence[InstanceType], *, regions: Sequence[str], profile: str | None, now: datetime
 ) -> Fetched:
-    """All offers of the types in the regions that these credentials have a project in, or in `regions`.
+    """Fetch all offers of the types in the regions where these credentials have a project, or in `regions`.
 
     Raises NoSdk and RefreshFailed.
     """
@@ -99,7 +99,7 @@ class _Api:
 
 
 def _offers(api: _Api, region: str, project: str, types: Sequence[InstanceType]) -> Iterator[Offer]:
-    """Those of the presets that the region has. What is not sold preemptible has no such price."""
+    """Yield offers of the presets that the region has. A preset not sold preemptible has no such price."""
     there: dict[str, bool] = {}
     for row in api.items("compute.v1", "PlatformService", {"parent_id": project}):
         status: Row = row.get("status") or {}
@@ -122,7 +122,8 @@ def _markets(*, spot: bool) -> tuple[str, ...]:
 
 
 def _spec(project: str, name: str, market: str) -> Row:
-    """What the calculator takes: the request that would make the machine, whose name its answer bears."""
+    """Return the calculator's input: the request that would create the machine, whose name the answer
+    bears."""
     platform, _, preset = name.rpartition("_")
     spec: Row = {"resources": {"platform": platform, "preset": preset}}
     if market == SPOT:

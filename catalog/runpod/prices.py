@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 
 @cache
 def gpu_ids() -> Mapping[str, str]:
-    """What a type's name calls a GPU -> its id. Raises BadCatalogFile."""
+    """Return the ids of GPUs by their names in type names. Raises BadCatalogFile."""
     return {row["name"]: row["id"] for row in read_rows(SHIPPED / "runpod" / "gpus.csv")}
 
 
@@ -47,7 +47,7 @@ def country(data_center: str) -> str:
 def fetch(
     types: Sequence[InstanceType], *, regions: Sequence[str], profile: str | None, now: datetime
 ) -> Fetched:
-    """All offers of the types, or those in `regions` (countries); and the regions that were found.
+    """Fetch all offers of the types, or those in `regions` (countries); and the regions that were found.
 
     Raises NoSdk and RefreshFailed.
     """

@@ -35,15 +35,15 @@ _HASHED = re.compile(r"(?P<url>(?:https|file)://\S+\.whl)#sha256=(?P<hash>[0-9a-
 
 
 class NoDistribution(OrchError):
-    """What is installed cannot be shipped, or the package that was named is not pinned."""
+    """Error: the installed orch cannot be shipped, or the named package is not pinned."""
 
     exit_code = ExitCode.CONFIG
 
 
 @dataclass(frozen=True)
 class Package:
-    """What a job installs: the text of its requirements, the files beside it, and the words of a second call
-    of pip, "" without one."""
+    """Package that a job installs: the text of its requirements, the files beside it, and the arguments of a
+    second call of pip, "" without one."""
 
     requirements: str
     files: Mapping[str, bytes]

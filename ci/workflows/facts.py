@@ -17,7 +17,7 @@ OF_PREVIEWS = "ORCH_PREVIEW_"
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """What workflows must know of a project. Paths are from the root of the repository.
+    """Facts about a project that its workflows need. Paths are from the root of the repository.
 
     `folders` have fleets or volumes; `watched` are patterns of files whose change plans again; `clouds` are
     those that jobs log in to, for fleets, state or secrets. `repo` is OWNER/NAME or GROUP/PROJECT. `secrets`
@@ -58,7 +58,7 @@ class PipelineFacts:
 
     @property
     def suffix(self) -> str:
-        """Of names of files: several projects of one repository have workflows of their own."""
+        """Suffix of file names: several projects of one repository have workflows of their own."""
         return suffix(self.root)
 
     @property

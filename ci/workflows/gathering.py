@@ -25,7 +25,7 @@ _STACK = re.compile(rb"^(?:- )?type\s*:\s*[\"']?(?:fleet|volume)\b", re.MULTILIN
 
 @dataclass(frozen=True)
 class Choices:
-    """What a person chose. `repo`, `branch`: None for those of the remote `origin`; `package`: the URL of
+    """Choices of the user. `repo`, `branch`: None for those of the remote `origin`; `package`: the URL of
     orch, None for the running one."""
 
     forge: Forge
@@ -40,7 +40,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a project has: its folders with stacks, the backends in use, the files that plans read (from the
+    """Survey of a project: its folders with stacks, the backends in use, the files that plans read (from the
     root of the repository, `top`)."""
 
     project: Project
@@ -117,7 +117,7 @@ def _require_writable(repo: str, forge: Forge, words: Sequence[str], top: Path) 
 
 
 def _package(project: Project, backends: Sequence[str], choices: Choices, folder: str) -> Package:
-    """What jobs install, with the extras that the project needs."""
+    """Return the package that jobs install, with the extras that the project needs."""
     used = {*backends, *_clouds(project, backends)} - {"local"}
     extras = {"ci", *(name for name in used & set(MODELS) if MODELS[name].provisioned)}
     extras |= {"postgres"} if project.local_ledger is None else set()

@@ -106,7 +106,7 @@ def write_files(top: Path, files: Mapping[str, str | bytes], *, force: bool) -> 
 
 
 def setup(facts: PipelineFacts) -> str:
-    """What people set afterwards, as Markdown."""
+    """Return the settings that people configure afterwards, as Markdown."""
     github = facts.forge == "github"
     return render(
         "ci/trust/setup.md.j2",

@@ -91,7 +91,7 @@ class Reviewed:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What a plan says of the packs that did not judge it."""
+        """Return a plan's findings about the packs that did not judge it."""
         return tuple(
             Finding(
                 CODE,
@@ -232,8 +232,8 @@ def _commit(top: Path, base: str) -> str:
 
 
 def _differs(top: Path, path: Path, commit: str) -> bool:
-    """Whether a file or folder of the repository differs from a commit, or what links in it lead to; never
-    one outside of it."""
+    """Return True if a file or folder of the repository, or a target of links in it, differs from a commit.
+    Paths outside the repository never differ."""
     own = tuple(_names(top, path))
     links = (each for each in path.rglob("*") if each.is_symlink()) if own and path.is_dir() else ()
     for name in dict.fromkeys((*own, *(name for each in links for name in _names(top, each)))):

@@ -27,8 +27,8 @@ class Unwatched(OrchError):
 
 
 def patterns(root: str, folders: Iterable[str], read: Iterable[str]) -> tuple[str, ...]:
-    """What workflows watch: all below `folders`, the files of the project's `root`, and each file of `read`
-    that is elsewhere. Paths are from the root of the repository."""
+    """Return the patterns that workflows watch: all below `folders`, the files of the project's `root`, and
+    each file of `read` that is elsewhere. Paths are from the root of the repository."""
     below = sorted({*folders})
     within = ["**"] if "." in below else [f"{each}/**" for each in below if not _inside(each, below)]
     own = ["*" if root == "." else f"{root}/*"]
@@ -37,7 +37,7 @@ def patterns(root: str, folders: Iterable[str], read: Iterable[str]) -> tuple[st
 
 
 def is_watched(path: str, watched: Iterable[str]) -> bool:
-    """Whether one of these patterns is for a path."""
+    """Return True if one of these patterns covers a path."""
     folder = path.rpartition("/")[0]
     own = {path, "**", f"{folder}/*" if folder else "*"}
     return any(each in own or (each.endswith("/**") and path.startswith(each[:-2])) for each in watched)

@@ -23,9 +23,10 @@ DOCKER_ANSWERS = (
 
 
 def kept_out(container: Any, inputs: Inputs) -> str:
-    """Why steps of `init` keep the node out, else nothing; what does not run says nothing.
+    """Return the reason that steps of `init` keep the node out; "" if they do not, or the container does not
+    run.
 
-    Where a node that runs cannot be asked, that is told: taken for nothing, it would stay kept out for good.
+    If a running node cannot be asked, that is the reason: with "" it would stay kept out for good.
     """
     if container.status != "running" or not inputs.get("stack"):
         return ""

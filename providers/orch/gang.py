@@ -86,8 +86,8 @@ class AccountProvider(HandlerProvider, Generic[Client]):
         return await super().diff(request)
 
     async def update(self, request: api.UpdateRequest) -> api.UpdateResponse:
-        """What a gang's machines are is known when it has waited for them: an engine's plan that had the
-        earlier ones would be refused by the engine itself."""
+        """Update a resource. In a preview a gang's machines are unknown: they are known once it has waited
+        for them, and the engine itself would refuse a plan with the earlier ones."""
         answer = await super().update(request)
         if request.preview and request.type.endswith(self._gang):
             unknown = wire_map({"machines": UNKNOWN}, frozenset())

@@ -72,7 +72,7 @@ class Handler(Protocol):
         ...
 
     def replaces(self, key: str, old: Any, new: Any) -> bool:
-        """Whether this change of an input cannot be made in place."""
+        """Return True if this change of an input cannot be made in place."""
         ...
 
     def create(self, inputs: Inputs) -> tuple[str, State]:
@@ -137,7 +137,7 @@ def _uncovered(path: str, old: PropertyValue, new: PropertyValue) -> Iterator[st
 
 
 def _entries(key: str, old: Any, new: Any) -> list[str]:
-    """Which entries of a map differ, as the engine writes paths; the whole where not both are maps."""
+    """Return the entries of a map that differ, as paths of the engine; the whole unless both are maps."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return [key]
     before, after = cast("State", old), cast("State", new)

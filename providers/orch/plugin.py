@@ -25,7 +25,7 @@ _handlers_lock = threading.Lock()
 
 
 def handler(token: str) -> Handler:
-    """What manages resources of a type: one object, whichever thread asks. Raises KeyError."""
+    """Return the handler of a resource type: one object for all threads. Raises KeyError."""
     module, name = HANDLERS[token]
     with _handlers_lock:
         if token not in _handlers:

@@ -192,7 +192,8 @@ class SshHostHandler:
             raise step_error(node.name, _address(inputs), done.exit_code, done.stdout, done.stderr)
 
     def _kept_out(self, node: NodeState, inputs: Inputs) -> str:
-        """Why steps of the fleet keep the host out, else nothing. Raises RunnerError."""
+        """Return the reason that steps of the fleet keep the host out, "" if they do not. Raises
+        RunnerError."""
         command = Command(as_root(look(registration_id(inputs["stack"]))), "look at the steps of `init`")
         done = self._connector().run(node, command, deadline_s=self._deadline_s)
         if not done.ok:

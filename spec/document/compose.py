@@ -42,7 +42,7 @@ class _Stop(Exception):
 
 
 def parse(source: Source) -> Parsed:
-    """All documents of a text. Documents before a syntax error are kept, the rest of the text is given up."""
+    """Parse all documents of a text. Documents before a syntax error are kept; the rest is ignored."""
     parsed = Parsed(source)
     composer = _Composer(source, parsed.diagnostics)
     try:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadContext:
-    """What documents are read with. `secrets` gives the names in the project's store, None where it is not
-    read; it is called at the first reference to one.
+    """Context in which documents are read. `secrets` gives the names in the project's store, None where it is
+    not read; it is called at the first reference to one.
 
     `launch` names the kinds of documents whose values are needed now: there, what is missing is an error. Of
     others it is a warning, for they may be launched elsewhere or later. `env_values` are the variables that

@@ -124,7 +124,7 @@ class Common:
 
     @classmethod
     def read_error(cls, file: str) -> Diagnostic | None:
-        """Why a file cannot be read; None where it can, or holds nothing but comments."""
+        """Return the reason a file cannot be read; None if it can, or holds nothing but comments."""
         source = read(file)
         diagnostics = (source,) if not isinstance(source, Source) else parse(source).diagnostics
         return next((each for each in diagnostics if each.code != "ORCH107"), None)
@@ -213,7 +213,7 @@ def _inherited(
 
 
 def _is_local(entries: dict[str, Entry], backends: tuple[str, ...]) -> bool:
-    """Whether a fleet's nodes are on this machine. `backends`: those of `orch.yml`."""
+    """Return True if a fleet's nodes are on this machine. `backends`: those of `orch.yml`."""
     entry = entries.get("backends") or entries.get("backend")
     if entry is None:
         return "ssh_config" not in entries and effective(None, backends) == ("local",)

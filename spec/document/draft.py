@@ -51,7 +51,7 @@ class Draft:
 
     @property
     def launched(self) -> bool:
-        """Whether the document is to be launched now, so that all its values are needed."""
+        """Return True if the document is to be launched now, so that all its values are needed."""
         return self.kind in self.context.launch
 
     @property
@@ -74,7 +74,7 @@ class Draft:
         return self.diagnostic("ORCH173", path, summary, severity=severity, hint=hint)
 
     def written(self, name: str) -> bool:
-        """Whether a top-level property stands in the file with a value."""
+        """Return True if the file gives a top-level property a value."""
         if not isinstance(self.node, Mapping):
             return False
         entry = self.node.entries.get(self._spelled(name, self.node))
@@ -88,7 +88,7 @@ class Draft:
         return key_span if key and key_span is not None else node.span
 
     def is_inherited(self, span: Span) -> bool:
-        """Whether a place is in the project's `orch.yml`, where the document takes it over from."""
+        """Return True if a span is in the project's `orch.yml`, from which the document inherits it."""
         return self.context.common is not None and span.file != self.source.file
 
     def texts(self, path: AnySequence[Part]) -> tuple[tuple[int, str], ...]:
@@ -98,7 +98,7 @@ class Draft:
         return tuple((index, item.text) for index, item in enumerate(items) if isinstance(item, Scalar))
 
     def heading(self) -> Span:
-        """What stands for the document as a whole: its `type` line, else its first key."""
+        """Span that stands for the document as a whole: its `type` line, else its first key."""
         if not isinstance(self.node, Mapping) or not self.node.entries:
             return self.node.span
         entry = self.node.entries.get("type")
@@ -215,7 +215,7 @@ def _inner(name: str, node: Mapping) -> str:
 
 
 def scalars(node: Node, path: Path_ = ()) -> Iterator[tuple[Path_, Scalar]]:
-    """All texts of a document with their places."""
+    """Yield all texts of a document with their paths."""
     if isinstance(node, Scalar):
         yield path, node
     elif isinstance(node, Sequence):
@@ -227,7 +227,7 @@ def scalars(node: Node, path: Path_ = ()) -> Iterator[tuple[Path_, Scalar]]:
 
 
 def env_path(draft: Draft, name: str, at: Path_ = ("env",)) -> Path_:
-    """Where a variable stands: under its key, or in its item of the list."""
+    """Return the path of a variable: under its key, or at its item of the list."""
     for index, text in draft.texts(at):
         if text == name or text.startswith(f"{name}="):
             return (*at, index)
@@ -235,6 +235,6 @@ def env_path(draft: Draft, name: str, at: Path_ = ("env",)) -> Path_:
 
 
 def folder_of(draft: Draft) -> Path:
-    """Where relative paths of a document start."""
+    """Return the folder that relative paths of a document start from."""
     file = draft.source.file
     return Path.cwd() if file == "<stdin>" else Path(os.path.abspath(file)).parent

@@ -17,14 +17,14 @@ HIDDEN = frozenset({".git", ".orch"})
 
 @dataclass(frozen=True)
 class Fence:
-    """Where strangers' documents may look: the folder `root`, and nowhere else. `allowed`: names that
+    """Limit on the files that untrusted documents may name: the folder `root` only. `allowed`: names that
     documents may use although they lead out; see `--allow`."""
 
     root: Path
     allowed: frozenset[str] = frozenset()
 
     def holds(self, path: Path | str) -> bool:
-        """Whether a path, absolute or from the working directory, leads to a file of the repository."""
+        """Return True if a path, absolute or relative to the current folder, is a file of the repository."""
         roots = (str(self.root), os.path.realpath(self.root))
         rest = _below(roots, _absolute(str(path)))
         links = 0
@@ -56,7 +56,7 @@ class Fence:
 
 
 def _is_hidden(part: str) -> bool:
-    """Whether a name may lead to a hidden folder, on any file system.
+    """Return True if a name may lead to a hidden folder, on any file system.
 
     macOS and Windows do not tell upper from lower case, HFS+ skips joiners, NTFS skips dots and spaces at the
     end and has short names. As git's `protectHFS` and `protectNTFS`.

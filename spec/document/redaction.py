@@ -101,5 +101,5 @@ def _parts(value: str) -> frozenset[str]:
 
 
 def _bare(text: str) -> str:
-    """What is left of a text when it is split, folded to lower case or made a name."""
+    """Return a text as it looks after it is split, folded to lower case or converted to a name."""
     return _NO_NAME.sub("", text.casefold())

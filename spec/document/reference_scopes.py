@@ -10,7 +10,7 @@ from orch.spec.grammar.interpolate import ReferenceSite
 
 @dataclass(frozen=True)
 class Scope:
-    """When the references of a property are filled in, and which namespaces it may use besides `env`."""
+    """Time at which references of a property are filled in, and the namespaces allowed besides `env`."""
 
     site: ReferenceSite = ReferenceSite.READ
     namespaces: frozenset[str] = frozenset()

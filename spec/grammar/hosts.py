@@ -130,7 +130,7 @@ def check_user(text: str) -> str:
 
 
 def folded_size(text: str) -> int:
-    """How many hosts folded names stand for, without unfolding them. Raises Problem ORCH139."""
+    """Return the number of hosts in folded names, without unfolding them. Raises Problem ORCH139."""
     size = 1
     for group in _FOLD.findall(text):
         count = 0

@@ -29,7 +29,7 @@ NAMESPACES = ("env", "orch", "dstack", "run", "secrets", "groups")
 
 
 class ReferenceSite(Enum):
-    """Where a reference stands, which decides when it is filled in and how it is escaped."""
+    """Place of a reference, which decides when it is filled in and how it is escaped."""
 
     READ = "known when the file is read"
     TEXT = "known when the job starts"
@@ -55,7 +55,7 @@ _COMMAND = re.compile(r"\$\$(?=\{\{)|\$\{\{(.*?)(\}\}|\Z)", re.DOTALL)
 
 
 def references(text: str, site: ReferenceSite) -> tuple[Reference, ...]:
-    """All references of a text, without the escaped ones. Raises Problem ORCH134 for a missing `}}`."""
+    """Return all references of a text except escaped ones. Raises Problem ORCH134 for a missing `}}`."""
     result: list[Reference] = []
     for match in _pattern(site).finditer(text):
         if match.group(1) is None:

@@ -53,7 +53,7 @@ def rendered(resource: str, value: Fraction) -> str:
 
 
 def sums(lists: Iterable[Mapping[str, str]]) -> dict[str, Fraction]:
-    """What several lists of resources come to, by resource."""
+    """Return the sum of several lists of resources, by resource."""
     total = dict[str, Fraction]()
     for each in lists:
         for name, text in each.items():

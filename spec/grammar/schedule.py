@@ -103,7 +103,7 @@ def parse_signal(text: str) -> SignalRequest:
 
 
 def _half_a_signal(text: str) -> Problem:
-    """What a text without `@` lacks: the time, the signal, or both."""
+    """Return the problem of a text without `@`: the time, the signal, or both are missing."""
     try:
         alone = parse_duration(text)
     except Problem:
@@ -118,7 +118,7 @@ def _half_a_signal(text: str) -> Problem:
 
 
 def parse_signal_name(text: str) -> tuple[bool, str]:
-    """Whether `B:` stands before the name, and the name."""
+    """Return whether `B:` stands before the name, and the name."""
     shell_only = text.upper().startswith("B:")
     name = text[2:].strip() if shell_only else text.strip()
     if name in SIGNALS:

@@ -70,7 +70,7 @@ class Document:
 
     @property
     def directory(self) -> Path:
-        """Where relative paths of the document start."""
+        """Folder that relative paths of the document start from."""
         return Path.cwd() if self.draft.source.file == "<stdin>" else self.file.parent
 
     def span(self, path: str | Sequence[PathPart] = (), *, key: bool = False) -> Span:
@@ -107,7 +107,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Loaded:
-    """What the files hold. `documents` are those without an error, in the order of writing."""
+    """Contents of the files. `documents` are those without an error, in the order of writing."""
 
     documents: tuple[Document, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -207,7 +207,7 @@ def load_paths(
 def _read_once(
     secrets: Iterable[str] | Callable[[], Iterable[str] | None] | None,
 ) -> Callable[[], frozenset[str] | None]:
-    """What gives the names of secrets, and reads them when they are asked for first."""
+    """Return a function that gives the names of secrets and reads them at its first call only."""
 
     @cache
     def names() -> frozenset[str] | None:
@@ -299,7 +299,7 @@ _TYPED = re.compile(r"^([A-Za-z_]+)[ \t]*:(?:[ \t]+([a-z-]+)[ \t]*(?:#.*)?)?$", 
 
 
 def is_configuration(text: str) -> bool:
-    """Whether a document of a file has a `type`, or a misspelt one whose value is a type.
+    """Return True if a document of a file has a `type`, or a misspelt key whose value is a type.
 
     Charts of Helm and objects of Kubernetes may have a `type`, too; their `apiVersion` tells them apart.
     """
@@ -313,7 +313,7 @@ def _is_of_orch(document: str) -> bool:
 
 
 def is_project(file: str) -> bool:
-    """Whether a file is the project's own, `orch.yml`."""
+    """Return True if a file is the project's own, `orch.yml`."""
     return os.path.basename(file) in ("orch.yml", "orch.yaml")
 
 

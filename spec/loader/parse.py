@@ -76,7 +76,7 @@ _JOB_SCRIPT = "this is a job script: docs/migrate-from-slurm.md says how to writ
 
 
 def _is_job_script(source: Source) -> bool:
-    """Whether a text begins as a script does, or has an option of `sbatch` in its first 50 lines."""
+    """Return True if a text starts as a script does, or has an option of `sbatch` in its first 50 lines."""
     head = source.lines[:50]
     return bool(head) and (head[0].startswith("#!") or any(line.startswith("#SBATCH") for line in head))
 
@@ -235,7 +235,7 @@ class _Walk:
         }
 
     def is_idle(self, key: str, value: Node) -> bool:
-        """Whether a property does nothing, after saying so."""
+        """Return True if a property has no effect, after reporting it as a warning (ORCH191)."""
         if key not in self.idle:
             return False
         if not (isinstance(value, Scalar) and value.is_null):

@@ -63,7 +63,7 @@ def variable_refused(draft: Draft, path: Path_, name: str) -> Diagnostic:
 
 
 def _references(text: str) -> bool:
-    """Whether a path as written has references, which the reading reports. An escaped one is a name."""
+    """Return True if a path as written has references, which the loader reports. An escaped one is a name."""
     try:
         return bool(references(text, ReferenceSite.READ))
     except Problem:

@@ -219,7 +219,7 @@ def _section_in(annotation: Any) -> type[Section] | None:
 
 @cache
 def _own_blocks(model: type[Section]) -> dict[str, type[Section]]:
-    """Those blocks that stand once, not in a list."""
+    """Return the blocks that stand once, not in a list, by their names in the file."""
     return {
         written: block
         for written, block in _blocks(model).items()

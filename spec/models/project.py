@@ -343,7 +343,7 @@ class ProjectSettings(Section):
 
     @property
     def chosen(self) -> NamedProject | None:
-        """Of `projects` the one that this is: the one called as `project` says, or the only one."""
+        """Project of `projects` that `project` names, or the only one; None if there is no such project."""
         if self.project is None:
             return self.projects[0] if len(self.projects) == 1 else None
         return next((each for each in self.projects if each.name == self.project), None)

@@ -50,7 +50,7 @@ _CARD_GB = frozenset({6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 
 
 @dataclass(frozen=True)
 class GpuRequest:
-    """What a GPU text asks for. A count that is not written is `1..`."""
+    """Request for GPUs, as a GPU text states it. A count that is not written is `1..`."""
 
     vendor: str | None = None
     names: tuple[str, ...] = ()

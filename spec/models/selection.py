@@ -24,7 +24,7 @@ FOREIGN_BACKENDS = (
 
 
 def has_no_driver(name: str) -> bool:
-    """Whether a backend is known from elsewhere alone; another package may bring its driver."""
+    """Return True if a backend is only known by name; another package may add its driver."""
     return name in FOREIGN_BACKENDS and name not in installed()
 
 
@@ -59,7 +59,7 @@ SpotPolicy = Annotated[Literal["spot", "on-demand", "auto"], choice("spot", "on-
 
 
 class Choosing(Section):
-    """What narrows the machines that may be used."""
+    """Properties that narrow the machines that may be used."""
 
     spellings: ClassVar[dict[str, str]] = {
         "backend": "backends",

@@ -64,7 +64,7 @@ def created_throughput(mount: Mount) -> int | None:
 
 
 def filestore_range(size: int) -> int:
-    """Which range of sizes a Filestore is in: 0 or 1.
+    """Return the index of the range of sizes of a Filestore: 0 or 1.
 
     It does not leave the range that it was created in. Source: Filestore documentation, "Zonal service tier",
     limitations.
@@ -111,7 +111,7 @@ def created_file_systems_are_possible(draft: Draft) -> Findings:
 
 
 def _throughput_problem(mount: Mount, throughput: int) -> tuple[str, str] | None:
-    """What is wrong with a throughput, and what to write."""
+    """Return the problem of a throughput and what to write; None if it is valid."""
     if mount.type == "fsx-lustre" and throughput not in LUSTRE_THROUGHPUTS:
         each = ", ".join(map(str, LUSTRE_THROUGHPUTS[:-1]))
         return (

@@ -24,7 +24,8 @@ _WHY = {
 
 
 def _named_cluster(fleet: Fleet) -> Path_ | None:
-    """Where a fleet names a cluster that is there already, which a backend takes in."""
+    """Return the place at which a fleet names an existing cluster, which a backend registers; None without
+    one."""
     places = (i for i, each in enumerate(fleet.backend_options) if each.get("cluster") is not None)
     return next((("backend_options", index, "cluster") for index in places), None)
 
@@ -196,7 +197,7 @@ def blocks_divide_gpus(draft: Draft) -> Findings:
 
 
 def reservation_is_not_spot(draft: Draft) -> Findings:
-    """Of fleets and runs alike."""
+    """Report `spot_policy` beside `reservation`, in fleets and runs (ORCH149)."""
     policy = cast(Fleet, draft.partial).spot_policy
     if not draft.written("reservation") or not draft.written("spot_policy") or policy == "on-demand":
         return
@@ -237,7 +238,7 @@ def mounts_have_one_origin(draft: Draft) -> Findings:
 
 
 def _provisioned_on(draft: Draft) -> tuple[str, ...]:
-    """Where a fleet goes, as far as the file or orch.yml says."""
+    """Return the backends of a fleet, if the file or orch.yml names any."""
     written = fleet_of(draft).written_backends
     return effective(written, draft.context.backends) if written or draft.context.backends else ()
 

@@ -85,7 +85,8 @@ def _backend_lists(draft: Draft) -> tuple[Path_, ...]:
 
 
 def one_project(draft: Draft) -> Findings:
-    """Which of `projects` an `orch.yml` is of; a server's own file may list as many as it likes."""
+    """Report problems in `projects` of an `orch.yml`, such as duplicate names; a server's own file may list
+    any number."""
     project = cast(ProjectSettings, draft.partial)
     if not project.projects or not is_settings(draft.source.file):
         return
@@ -166,7 +167,7 @@ def profiles_differ(draft: Draft) -> Findings:
 
 
 def is_settings(file: str) -> bool:
-    """Whether a file is a project's own, `orch.yml`."""
+    """Return True if a file is a project's own, `orch.yml`."""
     return os.path.basename(file) in ("orch.yml", "orch.yaml")
 
 
@@ -183,7 +184,7 @@ def backends_are_whole(draft: Draft) -> Findings:
 
 
 def _places(draft: Draft, base: Path_) -> list[Path_]:
-    """Of the entries that have a driver: the others are not in the model."""
+    """Return the paths of the entries that have a driver; the others are not in the model."""
     node = draft.node_at(base)
     result: list[Path_] = []
     for index, item in enumerate(node.items if isinstance(node, Sequence) else ()):

@@ -90,8 +90,7 @@ def _destination(local_path: str) -> str:
 
 
 def outputs_can_be_kept(draft: Draft) -> Findings:
-    """What is known before a run to be no place for its outputs: told after it, the run would have been for
-    nothing."""
+    """Report folders that cannot keep outputs (ORCH168) before the run, so that its work is not lost."""
     if draft.context.fence is not None:
         return
     folder = os.path.dirname(os.path.abspath(draft.source.file))

@@ -95,7 +95,7 @@ ROWS["dev-environment"] = {
 
 
 def backends_hint(configured: Iterable[str] = ()) -> str:
-    """What to write for a backend that cannot be used: one of those that orch.yml configures, else any."""
+    """Return a hint for a backend that cannot be used: one that orch.yml configures, else any usable one."""
     known = frozenset(configured)
     if own := [name for name in provisioned() if name in known]:
         return f"use {listed(own)}, which `orch.yml` configures"
@@ -124,7 +124,8 @@ def _refusal(draft: Draft, path: Path_, what: str, hint: str | None, *, key: boo
 
 
 def _instead(row: str, backends: Iterable[str]) -> str | None:
-    """What a backend says to do instead of a property that it does not act on."""
+    """Return the backend's advice on what to do instead of a property that it does not support; None without
+    any."""
     models = (settings_model(name) for name in backends)
     return next((each.instead[row] for each in models if each is not None and row in each.instead), None)
 
@@ -154,7 +155,7 @@ def _rows(draft: Draft, node: Node, path: Path_, pattern: str) -> Findings:
 
 
 def _backends(draft: Draft) -> tuple[str, ...]:
-    """Where the nodes of a fleet may be made; `ssh` for existing hosts."""
+    """Return the backends that may have the nodes of a fleet; `ssh` for existing hosts."""
     if draft.kind != "fleet" or draft.partial is None or "backends" in draft.broken:
         return ()
     fleet = cast(Fleet, draft.partial)
@@ -314,7 +315,7 @@ def _volume(draft: Draft) -> Findings:
 
 
 def _bases(draft: Draft) -> Iterator[tuple[Path_, tuple[BackendSettings, ...]]]:
-    """Where the backends of a project stand: its own, and those of the one that it is of `projects`."""
+    """Yield the paths and values of a project's backends: its own, and those of its entry in `projects`."""
     project = cast(ProjectSettings, draft.partial)
     yield ("backends",), project.all_backends
     if project.chosen is not None:
@@ -362,7 +363,7 @@ def _lacking(draft: Draft) -> Findings:
 
 
 def _real_devices(draft: Draft) -> Findings:
-    """Of this machine's accelerators, `gpus: none` alone is what is so."""
+    """Report `gpus` of local backends other than `none`: this machine's accelerators are not supported."""
     from orch.spec.models.backends.local import LocalSettings
 
     for base, values in _bases(draft):

@@ -70,7 +70,7 @@ class CallMark(Protocol):
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """How a call ended. `interrupted`: a signal to orch stopped it."""
+    """Result of a call. `interrupted`: a signal to orch stopped it."""
 
     code: int
     stdout: str

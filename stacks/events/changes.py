@@ -66,7 +66,7 @@ class PropertyChange:
 
     @property
     def follows(self) -> bool:
-        """Whether its new value is only known once another resource exists."""
+        """Return True if its new value is only known once another resource exists."""
         return self.new == KNOWN_LATER and self.drift is None
 
     def as_json(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def find_drift(events: Iterable[Mapping[str, Any]]) -> tuple[PropertyDrift, ...]
 
 
 def matches_record(events: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the refresh before a plan found every resource as it was recorded.
+    """Return True if the refresh before a plan found every resource as it was recorded.
 
     Events hide secrets. A secret that differs changes its resource, so a resource with secrets that changes
     counts as different.
@@ -249,7 +249,7 @@ _NO_REFRESH = _Refresh()
 
 
 def _nested(value: Any) -> bool:
-    """Whether a value is a map that holds more than texts and numbers: as a whole it would say little."""
+    """Return True if a value is a map that contains maps or lists: as a whole it would say little."""
     if not isinstance(value, Mapping):
         return False
     return any(isinstance(each, (Mapping, list)) for each in cast("Mapping[str, Any]", value).values())

@@ -21,7 +21,7 @@ _LEVELS = {"mandatory": "mandatory", "advisory": "advisory", "remediate": "manda
 
 @dataclass
 class Inspection:
-    """What is found of each resource, by its urn: a resource that passes again is judged anew.
+    """Findings on each resource, by its urn: a resource that passes again is judged anew.
 
     `of_packs`: what the engine tells of the project's own policy packs.
     """
@@ -59,7 +59,7 @@ class Inspection:
 
     @property
     def refuses(self) -> bool:
-        """Whether a policy pack refuses, for which the engine ends with an error."""
+        """Return True if a policy pack refuses, for which the engine fails with an error."""
         return any(setting.level == "mandatory" for setting, _ in self.of_packs.values())
 
     def _see_pack(self, event: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ def is_secret(value: Any) -> bool:
 
 
 def holds_secret(value: Any) -> bool:
-    """Whether a secret is anywhere in a value."""
+    """Return True if a secret is anywhere in a value."""
     if is_secret(value):
         return True
     if isinstance(value, Mapping):

@@ -20,7 +20,7 @@ def path_steps(path: str) -> tuple[str, ...]:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether one path leads to what the other leads to, or to a part of it."""
+    """Return True if one path is a part of the other, or both are the same."""
     first, second = path_steps(one), path_steps(other)
     return all(a == b for a, b in zip(first, second, strict=False))
 

@@ -64,7 +64,7 @@ class NotReplaced(Notice):
 
 @dataclass(frozen=True)
 class Healer:
-    """What replaces nodes of a project needs. `check`: what `orch check` finds wrong with nodes."""
+    """Context of replacing failed nodes of a project. `check`: finds what `orch check` reports of nodes."""
 
     project: Project
     runner: RunnerContext
@@ -221,7 +221,8 @@ class Healer:
         return found
 
     def _replacements(self, fleet: str) -> tuple[Change, ...]:
-        """Those of the last day that nobody asked for and that began their work, the newest first."""
+        """Return the replacements of the last day that nobody asked for and that started, the newest
+        first."""
         changes = self.runner.ledger.changes.listed(
             self.project.name, verbs=(VERB,), since=time.time() - DAY_S
         )
@@ -285,7 +286,8 @@ class Healer:
 
 
 def _is_helped(found: HealthPeriod) -> bool:
-    """Whether another machine helps: not where no driver is installed, or a figure of all nodes is low."""
+    """Return True if another machine helps: not if no driver is installed, or a figure of all nodes is
+    low."""
     try:
         report = HealthReport.from_json(found.report)
     except RunnerError:  # of another version
@@ -294,7 +296,7 @@ def _is_helped(found: HealthPeriod) -> bool:
 
 
 def _is_of_maintenance(cordon: Cordon) -> bool:
-    """Whether maintenance that did not help left it: who cordons a node by hand may want it as it is."""
+    """Return True if maintenance that did not help left the cordon; a cordon by hand may be wanted."""
     return cordon.reason.startswith((NOT_IN_ORDER, REASON))
 
 

@@ -32,7 +32,7 @@ LOOK = "checks failed"
 
 @dataclass(frozen=True)
 class Protection:
-    """Why a fleet is protected: the change whose new machine failed its checks so often, and why."""
+    """Reason that a fleet is protected: the change whose new machine failed its checks too often, and why."""
 
     fleet: str
     node: str
@@ -51,8 +51,8 @@ class Protection:
 
 
 def protection_of(changes: Changes, project: str, scope: str, fleet: str) -> Protection | None:
-    """Whether a fleet is protected now, by its replacements that are not at their end. A change that somebody
-    is at work on counts, too: it has to end well first."""
+    """Return the protection of a fleet, from its unfinished replacements; None if it is not protected. A
+    change that is in progress counts, too: it has to succeed first."""
     for change in changes.listed(project, verbs=(VERB,), unfinished=True):
         plan = own_plan(change) if change.scope == scope else None
         if plan is None or fleet not in plan.fleets:

@@ -85,7 +85,7 @@ def _with_health(
 
 
 def unhealthy(watched: Watched) -> tuple[tuple[Shortfall, ...], tuple[str, ...]]:
-    """What an examination adds to a verification: failures fall short, all else is a note."""
+    """Return what an examination adds to a verification: failures fall short, everything else is a note."""
     found: list[Shortfall] = []
     notes: list[str] = []
     for each in watched.examined:
@@ -129,9 +129,9 @@ def _keep_verdicts(
 
 
 def finding_of(node: str, shortfalls: Sequence[Shortfall], *, gated: bool) -> HealthReport:
-    """What falls short of a node: a failure for a card, a node, a wrong result, a fall-back from the fleet's
-    interconnect. A slow link may be either end's, and a figure of all nodes any one's: a warning, unless that
-    figure is the fleet's gate (`gated`)."""
+    """Return the health report of a node that falls short: a failure for a card, a node, a wrong result, a
+    fall-back from the fleet's interconnect. A slow link may be either end's, and a figure of all nodes any
+    one's: a warning, unless that figure is the fleet's gate (`gated`)."""
     return report(
         Finding(
             f"verify {each.kind}",

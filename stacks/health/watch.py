@@ -25,7 +25,7 @@ Due = Callable[[NodeStatus], bool]
 
 @dataclass(frozen=True)
 class Watched:
-    """What a look at the nodes of a fleet came to. `left_out`: nodes that could not be examined, by name,
+    """Result of examining the nodes of a fleet. `left_out`: nodes that could not be examined, by name,
     each with the reason."""
 
     fleet: FleetState
@@ -106,7 +106,7 @@ def watch_due(project: Project, ledger: Ledger, connector: Connector, fleet: Fle
 
 
 def news(watched: Watched) -> Iterator[tuple[str, Literal["info", "warning"]]]:
-    """What is to be told of nodes whose health is not what it was before: a text each, and its level."""
+    """Yield a message and its level for each node whose health has changed."""
     for each in watched.examined:
         if each.verdict is None or each.verdict.status == (each.verdict.former or "healthy"):
             continue
@@ -129,7 +129,7 @@ def _left_out(status: NodeStatus, depth: Depth) -> str | None:
 
 
 def is_due(health: FleetHealth, now: datetime | None = None) -> Due:
-    """What is to be examined by `interval`: a node that was not, in this boot, for so long."""
+    """Return a filter for nodes to examine by `interval`: those not examined for so long in this boot."""
     moment = now or datetime.now(timezone.utc)
 
     def due(status: NodeStatus) -> bool:
@@ -140,8 +140,8 @@ def is_due(health: FleetHealth, now: datetime | None = None) -> Due:
 
 
 def age_s(verdict: Verdict, now: datetime) -> float:
-    """How long ago a node was examined, in seconds; for ever where it does not tell. Clocks may differ: what
-    is in the future was long ago."""
+    """Return the time since a node was examined, in seconds; infinity if the node does not tell. Clocks may
+    differ: a time in the future counts as long ago."""
     try:
         at = datetime.strptime(verdict.at, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
     except ValueError:

@@ -30,7 +30,7 @@ _LEASE_S = 1800
 
 
 class KeyPlace(Protocol):
-    """Where the keys of a fleet are recorded, and its nodes."""
+    """Place where the keys of a fleet are recorded, and its nodes."""
 
     def held(self) -> AbstractContextManager[None]:
         """Keep others from changing the fleet while the block lasts."""
@@ -49,7 +49,7 @@ class KeyPlace(Protocol):
         ...
 
     def planned(self) -> Plan:
-        """What bringing the fleet up would change."""
+        """Return the plan of bringing the fleet up."""
         ...
 
     def bring_up(self, plan: Plan) -> None:

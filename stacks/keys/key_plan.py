@@ -229,7 +229,8 @@ def with_machines(project: Project, nodes: Sequence[NodeState], state: FleetStat
 
 
 def look_at(nodes: Sequence[NodeState], connector: Connector, key: str) -> dict[str, str]:
-    """Why nodes are not fit to get a new key, by name. `key`: the public one that they let in now."""
+    """Return the reasons that nodes cannot get a new key, by name. `key`: the public one that they accept
+    now."""
 
     def ask(node: NodeState) -> Completed:
         command = authorized_keys.look(connector.address(node).user, key)
@@ -245,7 +246,7 @@ def look_at(nodes: Sequence[NodeState], connector: Connector, key: str) -> dict[
 
 
 def why_refused(said: Completed) -> str:
-    """Why a node did not change its keys."""
+    """Return the reason that a node did not change its keys."""
     if said.exit_code == authorized_keys.LACKS:
         return "no file there that says who may log in has the fleet's key"
     if said.exit_code == authorized_keys.ALONE:
@@ -268,12 +269,12 @@ def refuse_unfit(fleet: str, reasons: Mapping[str, str]) -> None:
 
 
 def planned(stack: StackState, listener: Listener) -> Plan:
-    """What bringing the fleet's file up would change now. Raises as `operations.preview`."""
+    """Return the plan of bringing the fleet's file up now. Raises as `operations.preview`."""
     return operations.preview(stack.project, request_of(stack.project, stack.name), listener)
 
 
 def usual_s(changes: Changes, project: Project) -> float | None:
-    """What earlier rotations took, as a rule, in seconds; None where there were none."""
+    """Return the median duration of earlier rotations, in seconds; None if there were none."""
     done = changes.listed(project.name, verbs=(VERB,), limit=_EARLIER)
     took = [each.ended_at - each.began_at for each in done if each.status == "done" and each.ended_at]
     return median(took) if took else None

@@ -308,7 +308,7 @@ _NOTHING = Command("true", "log in", timeout_s=30.0)
 
 
 def _told(_: object) -> None:
-    """What a step on a node returns is not what the journal keeps."""
+    """Ignore what a step on a node returns: the journal does not keep it."""
 
 
 def _reach(connector: Connector, node: NodeState) -> None:

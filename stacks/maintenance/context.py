@@ -50,7 +50,7 @@ class Maintenance:
 
     @property
     def mark(self) -> str:
-        """How cordons name this change."""
+        """Return the name of this change in cordons."""
         return mark_of(self.journal.change.id, self.project.name)
 
     @property
@@ -106,7 +106,7 @@ class Maintenance:
 
 
 def mark_of(change: int, project: str) -> str:
-    """How the reason of a cordon names a change."""
+    """Return the name of a change in the reason of a cordon."""
     return f"change {change} of {project}"
 
 

@@ -54,7 +54,7 @@ STEPS: Mapping[Verb, tuple[str, ...]] = {
 
 
 def phases(verb: Verb) -> tuple[Phase, ...]:
-    """What a verb does with the nodes of a wave, in turn."""
+    """Return the phases that a verb runs on the nodes of a wave, in order."""
     acts: Mapping[Verb, tuple[Phase, ...]] = {
         "drain": (cordon, drain),
         "reboot": (cordon, drain, reboot, check, uncordon),

@@ -14,7 +14,7 @@ class MaintenanceError(StackError):
 
 
 class NothingToDo(MaintenanceError):
-    """All nodes that were named are left alone."""
+    """Error: all named nodes are left alone."""
 
 
 class NotDrained(MaintenanceError):
@@ -34,4 +34,4 @@ class CannotReplace(MaintenanceError):
 
 
 class NotHelped(MaintenanceError):
-    """What was asked for does not help the node: another call would not either."""
+    """Error: the requested action does not help the node, and another call would not either."""

@@ -34,7 +34,7 @@ AVOID = "keep new nodes out of"
 
 @dataclass(frozen=True)
 class Evacuation:
-    """What it takes to move a fleet out of a zone.
+    """Facts needed to move a fleet out of a zone.
 
     `zone`: as the fleet's nodes name it, `zone_names`: all its names; `names`: the nodes that move, in their
     order. `whole`: they move together, what the fleet has only once with them, and their machines go before
@@ -75,7 +75,7 @@ class Evacuation:
 def plan_evacuation(
     project: Project, fleet: str, zone: str, listener: Listener, *, whole: bool = False
 ) -> Evacuation:
-    """What moving a fleet out of a zone comes to. Changes nothing. `whole`: all of the fleet is to leave.
+    """Plan the move of a fleet out of a zone. Changes nothing. `whole`: all of the fleet is to leave.
 
     Raises NoSuchFleet; CannotReplace where the backend has no such zone, or what the fleet has cannot leave
     it; Conflict where its file has changes that are not brought up; an error at its line where it permits no
@@ -128,8 +128,8 @@ def as_there(stack: StackState) -> FleetRequest:
 
 
 def names_of(stack: StackState, request: PlanRequest, backend: str, written: str) -> tuple[str, ...]:
-    """All names of a zone, that which nodes have first. Raises CannotReplace for a backend without zones, and
-    an unknown one."""
+    """Return all names of a zone, the one that nodes have first. Raises CannotReplace for a backend without
+    zones and for an unknown zone."""
     fleet, nodes = stack.name, fleet_of(stack).nodes
     if made_with_runs([backend]):
         raise CannotReplace(

@@ -56,7 +56,7 @@ def _collect(at: Maintenance, node: NodeState) -> str:
 
 
 def folder_of(dot: Path, change: int) -> Path:
-    """Where the evidence of a change is, a folder for each node."""
+    """Return the folder with the evidence of a change, which has a folder for each node."""
     return dot / "evidence" / str(change)
 
 

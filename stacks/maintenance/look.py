@@ -61,12 +61,12 @@ def look_at(stack: StackState, names: Collection[str], connector: Connector) -> 
 
 
 def machines_of(stack: StackState) -> dict[str, str]:
-    """What tells each node of a stack from another one under its name: its id, and when it was made."""
+    """Return the identity of each node of a stack, by name: its id and its creation time."""
     return {name: machine(record) for name, record in node_records(stack.recorded).items()}
 
 
 def machine(record: NodeRecord) -> str:
-    """What tells a node from another one under its name."""
+    """Return the identity of a node, which tells it from another one under the same name."""
     made = record.created.isoformat() if record.created is not None else ""
     return f"{record.id or ''} {made}".strip()
 
@@ -90,7 +90,7 @@ def key_of(run: Occupant | PlannedRun) -> RunKey:
 
 
 def usual_s(changes: Changes, project: Project, verb: str, steps: Sequence[str]) -> float | None:
-    """How many seconds these steps of a node have taken together, as a rule; None where none was done yet."""
+    """Return the median time of these steps together on a node, in seconds; None if none was done yet."""
     took: dict[tuple[int, str], float] = {}
     for change in changes.listed(project.name, verbs=(verb,), limit=EARLIER):
         for step in changes.steps(change.id):

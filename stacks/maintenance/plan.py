@@ -36,7 +36,8 @@ LIMIT_S: Mapping[Verb, int] = {
 
 @dataclass(frozen=True)
 class Options:
-    """What a user chose. `stop_runs`: runs on the nodes are stopped, after `wait_s` in which they may end."""
+    """Options of the user. `stop_runs`: runs on the nodes are stopped, after `wait_s` in which they may
+    end."""
 
     serial: tuple[Share, ...]
     max_fail: Share = NONE
@@ -118,7 +119,7 @@ class LeftAlone:
 
 @dataclass(frozen=True)
 class MaintenancePlan:
-    """What a verb is going to do. `usual_s`: what a node has usually taken; None where nothing is known.
+    """Plan of a verb. `usual_s`: the usual time of a node; None if unknown.
 
     `notes`: what a reader must know besides. Of an evacuation, `zone` is what the nodes leave, with all its
     `zone_names`; `whole`: the fleet does as one; `content`: of its file, without places.
@@ -159,12 +160,12 @@ class MaintenancePlan:
         return tuple(dict.fromkeys(each.fleet for each in self.nodes))
 
     def leaves(self, fleet: str, zone: str) -> bool:
-        """Whether it moves this fleet out of a zone, by any of the zone's names."""
+        """Return True if it moves this fleet out of a zone, given by any of the zone's names."""
         return self.fleets == (fleet,) and zone.lower() in self.zone_names
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All nodes that were named, sorted."""
+        """Return the names of all nodes that the user named, sorted."""
         return tuple(sorted({each.name for each in (*self.nodes, *self.left_alone)}))
 
     @property
@@ -174,13 +175,14 @@ class MaintenancePlan:
 
     @property
     def holds(self) -> tuple[str, ...]:
-        """What no other change may hold meanwhile."""
+        """Return the names that no other change may hold meanwhile."""
         spares = (f"{fleet}/{name}" for fleet in self.fleets for name in self.spares)
         return tuple(sorted([*(f"{each.fleet}/{each.name}" for each in self.nodes), *spares]))
 
     @property
     def hourly(self) -> float | None:
-        """What all nodes of the plan cost an hour in US dollars; None where that is not known of one."""
+        """Return the price of all nodes of the plan in US dollars an hour; None if that of any node is
+        unknown."""
         prices = [each.price_hourly for each in self.nodes]
         return None if None in prices else sum(filter(None, prices))
 
@@ -327,7 +329,7 @@ def _planned(look: NodeLook) -> PlannedNode:
 
 
 def left_alone(verb: Verb, look: NodeLook, me: str) -> LeftAlone | None:
-    """Why a node is left alone; None for one that is worked on."""
+    """Return the reason that a node is left alone; None for a node that is worked on."""
     if look.cordon is not None and look.cordon.by != me and not look.cordon.of_cloud:
         return LeftAlone(
             look.name,

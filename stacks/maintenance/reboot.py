@@ -47,7 +47,7 @@ def reboot(at: Maintenance, names: Sequence[str], failures: Failures) -> None:
 
 
 def boot_id(at: Maintenance, node: NodeState) -> str:
-    """What tells this life of a node from the next. Raises HostUnreachable, MaintenanceError."""
+    """Return the boot id of a node. Raises HostUnreachable, MaintenanceError."""
     at.connector.drop(node)
     command = Command(as_root(BOOT_ID), "ask for the boot id", timeout_s=ANSWER_S)
     result = at.connector.run(node, command, deadline_s=ANSWER_S)
@@ -111,7 +111,7 @@ def _ask(at: Maintenance, node: NodeState) -> bool:
 
 
 def _is_container(at: Maintenance, node: NodeState) -> bool:
-    """Whether a node is a container of this machine: of a local fleet, or of a rehearsal."""
+    """Return True if a node is a container of this machine: of a local fleet, or of a rehearsal."""
     fleet = at.plan.node(node.name)
     return at.project.rehearsal or fleet.backend == "local"
 

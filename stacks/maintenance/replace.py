@@ -132,9 +132,9 @@ def replaced(at: Maintenance, node: NodeState) -> str:
 def _planned(
     project: Project, fleet: str, names: Collection[str], count: int, listener: Listener
 ) -> tuple[FleetRequest, Plan]:
-    """What making nodes of a fleet anew comes to, by its file as it is now.
+    """Plan the replacement of nodes of a fleet, from its file as it is now.
 
-    Raises Conflict where it changes more than these nodes, NoSuchFleet where no file describes the fleet."""
+    Raises Conflict if it changes more than these nodes, NoSuchFleet if no file describes the fleet."""
     request = request_of(project, fleet, count=count)
     plan = operations.preview(project, request, listener)
     if others := other_changes(plan, names, StackState(project, fleet)):

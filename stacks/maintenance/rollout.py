@@ -82,7 +82,7 @@ def refuse_start_only(plan: Plan, stack: StackState, file: str) -> None:
 
 
 def rest_of(plan: Plan, nodes: Collection[str], stack: StackState) -> str:
-    """What a plan changes besides replacing these nodes and what they are launched from, in words."""
+    """Return what a plan changes besides replacing these nodes and their launch templates, as text."""
     with_nodes = {stack.name, *map(name_of, templates(stack))}
     changes = other_changes(plan, nodes, stack)
     others = [each for each in changes if each.partition(" ")[2] not in with_nodes]

@@ -11,13 +11,13 @@ DEFAULT = "1,10%,25%"
 
 @dataclass(frozen=True)
 class Share:
-    """So many nodes, or so many of a hundred."""
+    """Number of nodes, or a percentage of them."""
 
     number: int
     percent: bool = False
 
     def of(self, count: int) -> int:
-        """Of so many nodes; of a share the lower whole number."""
+        """Return the number of nodes of `count`. Percentages round down."""
         return count * self.number // 100 if self.percent else self.number
 
     def __str__(self) -> str:

@@ -174,7 +174,7 @@ def refuse_used(stack: StackState, plan: str, marks: Marks) -> None:
 
 
 def present(stack: StackState) -> str:
-    """What a stack records now, in words."""
+    """Return what a stack records now, as text."""
     stack.invalidate()
     made = [each for each in stack.resources if each.get("custom") and not _is_engines(each)]
     pending = (stack.recorded or {}).get("pending_operations") or ()

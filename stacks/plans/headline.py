@@ -37,7 +37,7 @@ class Headline:
     forced_by: tuple[str, ...] = ()
 
     def is_redundant(self, change: Change, leaf: PropertyChange) -> bool:
-        """Whether a leaf tells people nothing new: it follows from another leaf, or the headline names it."""
+        """Return True if a leaf repeats what another leaf or the headline says."""
         if leaf.drift is not None:
             return False
         row = self.explained.row(change.type, leaf.path)
@@ -171,8 +171,8 @@ class _HeadlineText:
         }
 
     def _reasons(self, differing: Mapping[str, str], replaced: Iterable[Change]) -> dict[str, str]:
-        """Why nodes are replaced: traits that only a new node can have, what they stood on and is gone,
-        else the property that forces it."""
+        """Return why nodes are replaced: traits that only a new node can have, a resource under them that is
+        gone, else the property that forces it."""
         explained, by_path = self.compiled.explained, dict[str, str]()
         gone = self._gone()
         forcing = set(explained.new_nodes)
@@ -196,7 +196,7 @@ class _HeadlineText:
         return found or ({GONE: gone} if gone else {})
 
     def _gone(self) -> str:
-        """What is made again because it is gone, but for nodes; "" where nothing is."""
+        """Return what is created again because it is gone, except nodes; "" if nothing is."""
         nodes = {change.urn for change in self._nodes().values()}
         names = [
             change.name

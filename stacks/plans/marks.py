@@ -31,7 +31,7 @@ Word = Literal["begun", "failed", "applied"]
 
 @dataclass(frozen=True)
 class Mark:
-    """What became of a plan. `attempt`: six hex digits that tell two attempts to apply it apart."""
+    """State of a plan. `attempt`: six hex digits that tell two attempts to apply it apart."""
 
     plan: str
     word: Word
@@ -86,12 +86,13 @@ def make_lineage(stack: StackState) -> None:
 
 
 def shown_lineage(lineage: str | None) -> str:
-    """What a plan says of a lineage, which nobody finds from it; "" for a stack without one."""
+    """Return a digest that stands for a lineage in a plan and does not reveal it; "" for a stack without
+    one."""
     return "" if lineage is None else hashlib.sha256(f"lineage {lineage}".encode()).hexdigest()[:16]
 
 
 def serial_of(stack: StackState) -> int | None:
-    """How many updates the engine has recorded of a stack; None where it does not tell.
+    """Return the number of updates that the engine has recorded of a stack; None if it does not tell.
 
     A state in files has one file of history each; any other is asked through the engine.
     """

@@ -30,7 +30,7 @@ FileStamps = Mapping[str, tuple[int, int] | None]
 
 @dataclass(frozen=True)
 class PreparedPlan:
-    """What `up` needs to apply a plan that a user saw, and what shows whether the plan is outdated.
+    """Input that `up` needs to apply a plan that a user saw, and to judge if the plan is outdated.
 
     `recorded`: the state of `stack` when the plan was made, `at` the monotonic time of that.
     `as_recorded`: the engine's refresh before the plan found no drift, so that `up` need not refresh again.
@@ -44,7 +44,8 @@ class PreparedPlan:
     at: float = field(default_factory=time.monotonic)
 
     def outdated(self, files: FileStamps) -> str | None:
-        """Why the plan can no longer be applied; None as long as it can. `files`: as they are now."""
+        """Return the reason that the plan can no longer be applied; None while it can. `files`: as they are
+        now."""
         if changed := [path for path in {*files, *self.files} if files.get(path) != self.files.get(path)]:
             return f"{', '.join(sorted(changed))} changed since"
         if not same_state(self.recorded or {}, self.stack.recorded or {}):
@@ -56,7 +57,7 @@ class PreparedPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `up` would do, or did. `reasons` explain its decisions in words.
+    """Plan of what `up` would do, or result of what it did. `reasons` explain its decisions.
 
     `hourly` is the price of the whole fleet afterwards, `delta` the change of it, in US dollars an hour.
     `problems` are nodes that are kept out, or failed while the others did not; `unpriced` names costs that
@@ -98,12 +99,12 @@ class Plan:
 
     @property
     def is_due(self) -> bool:
-        """Whether `up` has something to do by the fleet's file."""
+        """Return True if `up` has something to do according to the fleet's file."""
         return self.pending or self.rewatched or self.respared
 
     @property
     def in_words(self) -> list[str]:
-        """What it changes, each in a word and a name."""
+        """Return its changes, each as an operation and a name."""
         return [f"{each.op} {each.name}" for each in self.changes if each.op != "same"]
 
     @property
@@ -204,7 +205,8 @@ def _is_fleet(change: Change) -> bool:
 
 
 def _spares_hourly(compiled: Deployment) -> float:
-    """What the spares of a planned fleet cost, by the mean of its nodes: which ones they are changes."""
+    """Return the price of the spares of a planned fleet, from the mean of its nodes: which nodes are spares
+    changes."""
     priced = [(len(each.nodes), each.price) for each in compiled.priced]
     number = sum(count for count, _ in priced)
     if compiled.spares is None or not number:

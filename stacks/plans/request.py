@@ -75,9 +75,9 @@ class FleetRequest:
 
 
 def request_of(project: Project, name: str, *, count: int | None = None) -> FleetRequest:
-    """What the file of a fleet asks for now; for `count` nodes, where it asks for a range.
+    """Return what the file of a fleet requests now; for `count` nodes if it requests a range.
 
-    Raises NoSuchFleet where no file describes it, or several."""
+    Raises NoSuchFleet if no file describes it, or several do."""
     document, fleet = find_fleet(project.root, name)
     document.effective()
     count = count if is_range(fleet.nodes) else None
@@ -132,7 +132,7 @@ def compile_for(stack: StackState, request: FleetRequest) -> Deployment:
 
 
 def plan_request(stack: StackState, request: FleetRequest) -> PlanRequest:
-    """What is to be planned: a fleet, with its stack's recorded decisions.
+    """Return the request of a plan: a fleet, with its stack's recorded decisions.
 
     Raises Conflict (a newer orch's state), OtherAccount, and what asking for nodes that ended raises."""
     require_own(stack)
@@ -208,8 +208,8 @@ def with_hosts(project: Project, fleet: Fleet, folder: Path) -> Fleet:
 
 
 def created_at(stack: StackState, planned: int | None = None) -> int:
-    """When a stack's fleet was created, in seconds since the epoch: now, or as `planned`, where it never was
-    up and no node of it is recorded."""
+    """Return the creation time of a stack's fleet, in seconds since the epoch: now, or `planned`, if it never
+    was up and no node of it is recorded."""
     pins = stack.outputs.get("pins") or {}
     if not pins and not stack.node_names:
         return int(time.time()) if planned is None else planned
@@ -221,9 +221,9 @@ def created_at(stack: StackState, planned: int | None = None) -> int:
 
 
 def over_since(stack: StackState, fleet: Fleet) -> int | None:
-    """When the time of a fleet that is up was over, by its file as it is now; None while it lasts.
+    """Return the time at which the `ttl` of a fleet that is up ended, by its file as it is now; None before.
 
-    Raises PlanErrors where its machines know of no such end: they run on.
+    Raises PlanErrors if its machines have no such end: they run on.
     """
     ending = lifetime(fleet, created_at(stack)) if stack.resources else None
     if ending is None or ending.ends > time.time():

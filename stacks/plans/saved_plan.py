@@ -36,7 +36,7 @@ class _Record(BaseModel):
 
 
 class Operation(_Record):
-    """What the engine does to one resource. `replaces`: properties that force a replacement; `properties`:
+    """Operation of the engine on one resource. `replaces`: properties that force a replacement; `properties`:
     those that change; `inputs`: a keyed digest for each input, without secrets."""
 
     urn: str
@@ -57,10 +57,11 @@ class RecordedState(_Record):
 
 
 class Decisions(_Record):
-    """What a plan decided that no file and no state says yet: `up --plan` decides the same.
+    """Decisions of a plan that no file and no state records yet: `up --plan` decides the same.
 
-    `scope`: what tells the project's resources from another's; `created`: when the fleet was, in seconds
-    since the epoch; `images`: machine images that were looked up, by pin."""
+    `scope`: identity of the project's resources among those of others; `created`: when the fleet was, in
+    seconds since the epoch; `images`: machine images that were looked up, by pin.
+    """
 
     scope: str
     created: int | None = None
@@ -103,7 +104,7 @@ class DriftRecord(_Record):
 
 
 class Terms(_Record):
-    """What holds for all stacks of a plan: which these are, versions, and when it may be applied."""
+    """Terms of all stacks of a plan: their names, versions, and when it may be applied."""
 
     project: str
     rehearsal: bool
@@ -158,7 +159,8 @@ class StackPlan(_Record):
         return self.model_copy(update={"seal": self._seal(terms, key)})
 
     def is_sealed(self, terms: Terms, key: str) -> bool:
-        """Whether it is as it was when it was sealed with this key. Reasons are for people, and left out."""
+        """Return True if it is unchanged since it was sealed with this key. Reasons are for people, and left
+        out."""
         return hmac.compare_digest(self.seal.encode(), self._seal(terms, key).encode())
 
     def _seal(self, terms: Terms, key: str) -> str:
@@ -173,8 +175,8 @@ class StackPlan(_Record):
 
     @property
     def trusted_decisions(self) -> Decisions:
-        """What `up --plan` takes from it. A seal without the key of a stack proves nothing: images are looked
-        up again then, and compared."""
+        """Return the decisions that `up --plan` uses. A seal without the key of a stack proves nothing:
+        images are looked up again then, and compared."""
         return self.decisions if self.lineage else self.decisions.model_copy(update={"images": {}})
 
     @property

@@ -41,7 +41,7 @@ _SAYS_SO = ("incorrect passphrase", "passphrase must be set", "get password")
 
 @dataclass(frozen=True)
 class Keeper:
-    """Who made the passphrase of a state, and where its file is."""
+    """Creator of the passphrase of a state, and the path of its file."""
 
     by: str
     path: str
@@ -52,7 +52,7 @@ class Keeper:
 
 
 def is_given() -> bool:
-    """Whether the environment has the passphrase."""
+    """Return True if the environment has the passphrase."""
     return any(name in os.environ for name in VARIABLES)
 
 
@@ -96,24 +96,24 @@ def _read(file: Path) -> Keeper | None:
 
 
 def keeper_elsewhere(project: Project) -> Keeper | None:
-    """Who has the passphrase of the state, where it is needed and not here."""
+    """Return the holder of the state's passphrase, if it is needed and not here."""
     if project.secrets_provider is not None or project.passphrase_file.exists() or is_given():
         return None
     return None if project.keeper_file is None else _read(project.keeper_file)
 
 
 def new_file(project: Project) -> Path:
-    """Where the next passphrase is kept until all secrets are encrypted with it."""
+    """Return the path of the next passphrase until all secrets are encrypted with it."""
     return project.passphrase_file.with_name("passphrase.new")
 
 
 def former_file(project: Project) -> Path:
-    """Where the previous passphrase is kept until each stack is seen to have the present one."""
+    """Return the path of the previous passphrase until each stack is seen to have the present one."""
     return project.passphrase_file.with_name("passphrase.former")
 
 
 def is_unfinished(project: Project) -> bool:
-    """Whether a rotation of the passphrase has begun and not ended: the project has two."""
+    """Return True if a rotation of the passphrase has started and not finished: the project has two."""
     return new_file(project).exists() or former_file(project).exists()
 
 
@@ -128,7 +128,7 @@ def key_file(project: Project, salt: str) -> Path | None:
 
 @cache
 def opens(passphrase: str, salt: str) -> bool:
-    """Whether a salt was made with this passphrase, by the engine's own check; takes a third of a second.
+    """Return True if a salt was made with this passphrase, by the engine's own check; takes 0.3 s.
 
     `salt` is `v1:SALT:v1:NONCE:TEXT`, each in base64: the text is encrypted by AES-256-GCM with a key that
     PBKDF2 makes of the passphrase and the salt. What the engine itself could not read opens nothing.
@@ -148,7 +148,7 @@ def opens(passphrase: str, salt: str) -> bool:
 
 
 def is_lacking(text: str) -> bool:
-    """Whether the engine says that the passphrase is missing, or is not the one of the state."""
+    """Return True if the engine says that the passphrase is missing, or is not the one of the state."""
     return any(words in text for words in _SAYS_SO)
 
 

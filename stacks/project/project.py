@@ -98,12 +98,13 @@ class Project:
 
     @property
     def shares_files(self) -> bool:
-        """Whether the state is files outside `.orch`, where the caller's umask decides who reads them."""
+        """Return True if the state is files outside `.orch`, where the caller's umask decides who reads
+        them."""
         return self.local_state is not None and not self.local_state.is_relative_to(self.dot)
 
     @property
     def knows_all_runs(self) -> bool:
-        """Whether the ledger has the runs of everybody who shares the state.
+        """Return True if the ledger has the runs of everybody who shares the state.
 
         A state on a server is shared, and a SQLite ledger is of this machine alone. Where the state is files
         outside `.orch`, whoever shares them has to share the ledger too.
@@ -130,7 +131,7 @@ class Project:
 
     @property
     def rehearsal(self) -> bool:
-        """Whether its clouds are simulated."""
+        """Return True if its clouds are simulated."""
         return False
 
     def session(self, backend: str) -> Any:
@@ -138,7 +139,7 @@ class Project:
         return None
 
     def may_hold_more(self, backend: str) -> bool:
-        """Whether a backend's cloud may hold what this project's state does not record."""
+        """Return True if a backend's cloud may hold what this project's state does not record."""
         return True
 
     def with_routes(self, state: FleetState) -> FleetState:
@@ -357,12 +358,12 @@ def this_host() -> str:
 
 
 def is_stack_name(text: str) -> bool:
-    """Whether a text can be a stack of orch: the name of a fleet, or of networks that fleets share."""
+    """Return True if a text can name a stack of orch: a fleet, or networks that fleets share."""
     return re.fullmatch(r"[a-z][a-z0-9.-]{0,99}", text) is not None
 
 
 def ledger_scope(project: Project) -> str:
-    """What tells the state of a project from that of another one of its name in a ledger that both use."""
+    """Return the identity of a project's state among others of its name in a ledger that they share."""
     if project.local_ledger is not None and project.local_ledger.is_relative_to(project.dot):
         return ""
     if project.local_state is not None and project.local_state.is_relative_to(project.dot):

@@ -25,7 +25,7 @@ HOLD = "state.hold"
 
 
 class Reason(IntEnum):
-    """Why a folder is the root of a project, the weakest reason first."""
+    """Reason that a folder is the root of a project, the weakest first."""
 
     NOTHING = 0
     """It is the folder itself."""
@@ -145,7 +145,7 @@ def _by_one_way(way: Sequence[Place]) -> Choice | Claims:
 
 
 def _is_claim(other: Choice, best: Choice) -> bool:
-    """Whether a folder to which another way leads claims the project, too."""
+    """Return True if a folder to which another way leads claims the project, too."""
     if not other.place.records or not (other.place.settings or other.place.lends):
         return False
     return best.place.records or (best.reason, other.reason) == (Reason.SETTINGS, Reason.RECORDS)
@@ -188,7 +188,7 @@ def _place(folder: str) -> Place:
 
 
 def _is_home(found: os.stat_result) -> bool:
-    """Whether a folder is the home folder, by whichever name."""
+    """Return True if a folder is the home folder, under any name."""
     try:
         return os.path.samestat(found, os.stat(os.path.expanduser("~")))
     except OSError:
@@ -221,7 +221,7 @@ def lost_stacks(root: Path) -> tuple[str, ...]:
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether a file of a state records a stack."""
+    """Return True if a file of a state records a stack."""
     return name.endswith(tuple(f".json{compressed}" for compressed in ("", *COMPRESSED)))
 
 
@@ -230,8 +230,8 @@ def _has_moved(tags: Path) -> bool:
 
 
 def _moves_still(tags: Path) -> bool:
-    """Whether the tags of the hold are of a move that has not ended, or was killed: one that has ended keeps
-    the hold for many years."""
+    """Return True if the tags of the hold are of a move that has not finished, or was killed: a finished move
+    keeps the hold for many years."""
     years = re.search(rf"(\d{{4}})-\S+ (\d{{4}})-\S+ {re.escape(MOVED)}", _text(tags))
     return years is not None and int(years[2]) - int(years[1]) <= 1
 

@@ -76,7 +76,8 @@ def open_to_all(root: Path, state: Path | None = None) -> Path | None:
 
 
 def _open_to_all(folder: Path, *, sticky: bool = True) -> bool:
-    """Whether every user may create files in a folder; not `sticky`: also change those of others."""
+    """Return True if every user may create files in a folder; if not `sticky`: also change those of
+    others."""
     try:
         mode = folder.stat().st_mode
     except OSError:

@@ -203,7 +203,8 @@ class _Search:
 
 
 def _shortages(compiled: Deployment) -> Iterator[Shortage]:
-    """What a plan found no room for: the last of its node groups, for the others are where they were."""
+    """Yield the shortage that a plan found: that of the last of its node groups, for the others stayed in
+    place."""
     region = compiled.pins.get("region")
     for each in compiled.priced[-1:]:
         if region:

@@ -213,7 +213,7 @@ def _in_pods(stack: StackState) -> tuple[Occupant, ...]:
 
 
 def _queue_of(stack: StackState) -> Mapping[str, Any] | None:
-    """Where the pods of a fleet's runs are asked for; None for a fleet with nodes of its own."""
+    """Return the queue of the pods of a fleet's runs; None for a fleet with nodes of its own."""
     return (stack.outputs.get("fleet") or {}).get("queue")
 
 
@@ -300,7 +300,7 @@ def _ledger(project: Project) -> Iterator[Ledger | None]:
 
 
 def _may_have_runs(stack: StackState, names: Collection[str]) -> bool:
-    """Whether the ledger has active runs on any of the nodes, or cannot be read."""
+    """Return True if the ledger has active runs on any of the nodes, or cannot be read."""
     from orch.runner.errors import LedgerUnusable, NewerLedger
 
     try:
@@ -367,6 +367,6 @@ def _containers(row: RunRow) -> set[str]:
 
 
 def _differ(before: FleetRecord, compiled: Deployment) -> bool:
-    """Whether any trait of the nodes changes."""
+    """Return True if any trait of the nodes changes."""
     old, new = before.traits, compiled.traits
     return any(old[trait] != new[trait] for trait in old.keys() & new.keys())

@@ -65,7 +65,7 @@ class Gang:
 
     @property
     def stays(self) -> bool:
-        """Whether it had nodes or data before, so that it remains where it is."""
+        """Return True if it had nodes or data before, so that it remains where it is."""
         return bool(self.before) or bool(self.kept_data)
 
     def apply_with_retries(
@@ -94,7 +94,8 @@ class Gang:
         )
 
     def answer(self, call: EngineCall, failed: EngineFailed | None) -> CloudAnswer | None:
-        """What the errors of a call mean together; None when the cloud's backend knows none of them."""
+        """Return the joint meaning of the errors of a call; None if the cloud's backend knows none of
+        them."""
         if failed is not None and failed.answer is not None:
             return failed.answer
         return self._decisive_answer(call.errors)
@@ -316,7 +317,7 @@ def templates(stack: StackState) -> list[str]:
 
 
 def are_recorded(stack: StackState, nodes: Collection[str]) -> bool:
-    """Whether a stack has the resources that make these nodes."""
+    """Return True if a stack has the resources that create these nodes."""
     known, makers = {name_of(each["urn"]) for each in stack.resources}, stack.makers
     return all(makers.get(node, node) in known for node in nodes)
 

@@ -40,7 +40,7 @@ def unprotect_agreed(stack: StackState, lose_data: Collection[str]) -> None:
 
 
 def is_protected(stack: StackState) -> bool:
-    """Whether a fleet is protected; file systems with data always are."""
+    """Return True if a fleet is protected; file systems with data always are."""
     return any(each.get("protect") and each["type"] not in DATA_TYPES for each in stack.resources)
 
 

@@ -170,7 +170,7 @@ def make_way(project: Project, fleets: Iterable[FleetState], listening: Listenin
 
 
 def kept_words(fleet: str, done: Removal) -> Iterator[str]:
-    """Why nodes of unknown runs stay, and what removes them; those of one reason together."""
+    """Yield why nodes of unknown runs stay and what removes them, a line per reason."""
     reasons: dict[str, list[str]] = {}
     for node, why in done.kept.items():
         reasons.setdefault(why, []).append(node)
@@ -255,7 +255,7 @@ def _destroy(stack: StackState, urns: Sequence[str], listener: Listener) -> Engi
 
 @dataclass(frozen=True)
 class Removal:
-    """What a removal of nodes that no run needs came to: names of nodes that went, and by node why others of
+    """Result of removing nodes that no run needs: names of the removed nodes, and by node why others of
     unknown runs stay."""
 
     removed: tuple[str, ...] = ()
@@ -324,7 +324,7 @@ def _is_young(created: float) -> bool:
 
 
 def has_marked(stack: StackState) -> bool:
-    """Whether anything of a stack was made for a run."""
+    """Return True if anything of a stack was created for a run."""
     return bool(_marked(stack))
 
 

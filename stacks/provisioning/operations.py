@@ -79,9 +79,9 @@ def preview(
 
 
 def outdated(plan: Plan, request: FleetRequest, listener: Listener) -> str | None:
-    """Why `up` cannot apply a plan that a user saw; None when it can.
+    """Return the reason that `up` cannot apply a plan that a user saw; None if it can.
 
-    Clears what a killed call left. Raises Conflict when somebody else is at work on the fleet.
+    Clears what a killed call left. Raises Conflict if somebody else is changing the fleet.
     """
     if plan.prepared is None:
         raise TypeError("a plan that `preview` did not make")
@@ -383,6 +383,6 @@ def refresh(project: Project, name: str, listener: Listener) -> tuple[PropertyDr
 def _found(
     run: EngineCall, shared: tuple[PropertyDrift, ...], ended: frozenset[str]
 ) -> tuple[PropertyDrift, ...]:
-    """What a refresh found. That a node ended itself is no drift."""
+    """Return the drift that a refresh found. A node that terminated itself is no drift."""
     gone = resources_of(ended)
     return (*shared, *(each for each in find_drift(run.events) if each.name not in gone))

@@ -32,9 +32,9 @@ CODE = "ORCH434"
 
 
 def survey_of_fleet(project: Project, fleet: Fleet) -> Survey:
-    """What bears marks of the project on the clouds where a fleet may be, in the regions where it may be.
+    """Find the resources with marks of the project on the clouds and in the regions of a fleet.
 
-    Raises what asking them raises, where nothing of one could be looked at.
+    Raises the error of a cloud if nothing of it could be read.
     """
     configured = tuple(each.type for each in project.backends)
     names = [
@@ -62,8 +62,8 @@ def _surveyed(project: Project, names: Sequence[str], regions: Sequence[str]) ->
 
 
 def other_fleets(stack: StackState, fleet: Fleet, listener: Listener) -> tuple[Finding, ...]:
-    """What a first plan of a fleet says of nodes of it that are there already; nothing of a fleet that the
-    state knows, which costs no look. What does not answer is a note."""
+    """Return a first plan's findings about nodes of the fleet that exist already; none for a fleet in the
+    state, for which no cloud is asked. A cloud that does not answer is a note."""
     if _is_known(stack):
         return ()
     title = f"fleet {fleet.name}"
@@ -127,7 +127,7 @@ def _unseen(found: Survey, title: str) -> Iterator[Finding]:
 
 
 def is_node(resource: MarkedResource, fleet: str) -> bool:
-    """Whether something that was found is a node of a fleet. Names in clouds without labels have more."""
+    """Return True if a found resource is a node of a fleet. Names in clouds without labels have more."""
     known = backend(resource.backend)
     if resource.type and isinstance(known, CloudBackend) and resource.type != known.node_type:
         return False

@@ -63,7 +63,7 @@ def compared(
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a stack has recorded before a plan: its price in US dollars an hour, its nodes, each with the
+    """Record of a stack before a plan: its price in US dollars an hour, its nodes, each with the
     resource that made it, and its file systems."""
 
     hourly: float
@@ -121,23 +121,24 @@ def refuse_violations(
 
 @dataclass(frozen=True)
 class Judgement:
-    """What policies said of a plan that they let pass. `whole`: of its resources too."""
+    """Judgement of policies on a plan that they allow. `whole`: on its resources too."""
 
     found: tuple[Violation, ...]
     whole: bool
     subject: Subject
 
     def after(self, inspection: Inspection) -> tuple[Violation, ...]:
-        """What is told after an `up`, whose engine call registered all resources."""
+        """Return the violations to report after an `up`, whose engine call registered all resources."""
         return self.found if self.whole else (*violations(inspection.found(), self.subject), *self.found)
 
 
 def of_volume(
     project: Project, name: str, inspection: Inspection, engine_changes: Iterable[Change], *, own: bool
 ) -> tuple[Finding, ...]:
-    """What policies say of what becomes of a volume. `own`: orch made its disk, whose data goes with it.
+    """Return the policies' findings about changes of a volume. `own`: orch created its disk, whose data goes
+    with it.
 
-    Raises PlanErrors where one refuses.
+    Raises PlanErrors if a policy refuses.
     """
     settings = project.policies
     lost = tuple(
@@ -208,7 +209,7 @@ def facts_of(
     compiled: Deployment,
     engine_changes: tuple[Change, ...],
 ) -> PlanFacts:
-    """What rules look at of a plan."""
+    """Return the facts of a plan that rules judge."""
     settings = stack.project.policies
     money = settings.all["budget"].parameters
     others = 0.0

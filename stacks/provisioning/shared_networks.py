@@ -107,7 +107,7 @@ def _remove(stack: StackState, run: EngineCall, without: str) -> None:
 
 
 def all_shared(project: Project) -> frozenset[str]:
-    """All shared stacks of a project, for a fleet whose record names none."""
+    """Return all shared stacks of a project, for a fleet whose record names none."""
     return frozenset(name for name in stacks(project) if name.startswith(SHARED))
 
 

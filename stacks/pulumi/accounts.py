@@ -268,7 +268,7 @@ def _compare(stack: StackState, known: Mapping[str, RecordedAccount]) -> None:
 
 
 def _is_empty(stack: StackState) -> bool:
-    """Whether nothing of a stack is recorded in any cloud, nor begun to be made there."""
+    """Return True if nothing of a stack is recorded in any cloud, and no creation there is pending."""
     return not (stack.recorded or {}).get("pending_operations") and not in_clouds(stack.resources)
 
 

@@ -138,7 +138,7 @@ class StackFence:
         return run
 
     def refusal(self, failed: OrchError) -> OrchError:
-        """Why it stopped the `up`, in place of the engine's own error."""
+        """Return the error that stopped the `up`, in place of the engine's own error."""
         return self._error or failed
 
 

@@ -117,7 +117,7 @@ class EngineCall:
 
 
 def _is_ours(urn: str) -> bool:
-    """Whether a resource is one whose provider warns of what users can act on."""
+    """Return True if a resource's provider warns of problems that users can act on."""
     if not urn or type_of(urn).startswith("orch:fleet:"):
         return False
     return type_of(urn).startswith(("orch:", "kubernetes:"))

@@ -103,7 +103,7 @@ def killed_call(stack: StackState, recorded: StackExport, broken: Sequence[Lock]
 
 
 def _updated(recorded: StackExport) -> datetime | None:
-    """When a state was last written."""
+    """Return the time at which a state was last written."""
     return parse_time((recorded.get("manifest") or {}).get("time"))
 
 
@@ -117,7 +117,7 @@ class Past:
     known: bool = True
 
     def changed_after(self, moment: datetime) -> bool:
-        """Whether the stack may have been changed after a moment."""
+        """Return True if the stack may have been changed after a moment."""
         return not self.known or any(end > moment for end in self.changed)
 
 
@@ -133,7 +133,7 @@ def _past(stack: StackState) -> Past:
 
 
 def _is_older(stack: StackState) -> bool:
-    """Whether a stack was changed after its state was written: it is an older copy then."""
+    """Return True if a stack was changed after its state was written: the state is an older copy then."""
     updated = _updated(stack.recorded or {})
     return stack.exists and updated is not None and _past(stack).changed_after(updated + ENDED_AFTER)
 
@@ -143,7 +143,8 @@ def _is_older(stack: StackState) -> bool:
 
 @dataclass(frozen=True)
 class Books:
-    """What the ledger and the state know of the machines of a fleet. `readable`: the ledger could be read.
+    """Records of the ledger and the state about the machines of a fleet. `readable`: the ledger could be
+    read.
 
     `ids`: of recorded machines; `nodes`: as they are recorded; `runs`: active ones, with their nodes;
     `ways`: nodes of former and active runs, by name, with the way to them."""
@@ -171,7 +172,7 @@ class Books:
         )
 
     def had(self, name: str, resource: MarkedResource) -> bool:
-        """Whether a change that ended recorded the machine as a node, and none has deleted it since."""
+        """Return True if a finished change recorded the machine as a node, and none has deleted it since."""
         latest: dict[str, NodeLife] = {}
         for life in sorted(self.lives, key=lambda each: each.began_at):
             if life.node == name or life.identity == resource.machine:
@@ -185,7 +186,7 @@ class Books:
 
 
 def _may_be(life: NodeLife, resource: MarkedResource) -> bool:
-    """Whether a life in the ledger may be a machine's."""
+    """Return True if a life in the ledger may be that of a machine."""
     if resource.machine:
         return life.identity == resource.machine or life.identity.startswith(f"{resource.id} ")
     if resource.created is None:
@@ -248,7 +249,7 @@ def _ways(ledger: Ledger, fleet: str) -> dict[str, NodeState]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What of some resources stays, by id, and why; `occupied`: those with runs on them."""
+    """Resources that stay, by id, with the reason; `occupied`: those with runs on them."""
 
     kept: Mapping[str, str]
     occupied: Mapping[str, str]
@@ -339,6 +340,6 @@ def delete_orphans(
 
 
 def left(resource: MarkedResource, why: str) -> str:
-    """What stays, why, and what deletes it."""
+    """Return a message on what stays, why, and what deletes it."""
     what = f"{resource.kind} {resource.name} ({resource.id})"
     return f"not recorded, and not deleted: {what}: {why}; `orch gc --stack {resource.mark}` deletes it"

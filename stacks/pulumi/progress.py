@@ -30,7 +30,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Left(Note):
-    """What a recovery found unrecorded, and did not delete."""
+    """Note on a resource that a recovery found unrecorded, and did not delete."""
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def _delete_while_held(
 
 
 def same_state(one: StackExport, other: StackExport) -> bool:
-    """Whether two exports of a stack hold the same resources and pending operations.
+    """Return True if two exports of a stack hold the same resources and pending operations.
 
     The manifest's time, and secrets that were encrypted again, make no difference."""
     return all(

@@ -72,7 +72,7 @@ class Journal:
         return result
 
     def is_done(self, host: str, name: str) -> bool:
-        """Whether a step is done already."""
+        """Return True if a step is done already."""
         return any((each.host, each.name, each.status) == (host, name, "done") for each in self.steps)
 
     @property
@@ -81,7 +81,7 @@ class Journal:
         return self._changes.steps(self.change.id)
 
     def message_of(self, host: str, name: str) -> str | None:
-        """What a step that is done told; None where it told nothing or is not done."""
+        """Return the message of a step that is done; None if it has none or is not done."""
         done = [each for each in self.steps if (each.host, each.name, each.status) == (host, name, "done")]
         return done[0].message if done else None
 
@@ -187,14 +187,15 @@ _MADE = {"create": "created", "update": "changed", "replace": "replaced", "delet
 
 
 class Outcome:
-    """How a change of the block ended, for the log: `result` in a few words, `plan` as JSON."""
+    """Outcome of a change of the block, for the log: `result` in a few words, `plan` as JSON."""
 
     def __init__(self) -> None:
         self.result = "done"
         self.plan: str | None = None
 
     def made(self, changes: Iterable[Change]) -> None:
-        """What the engine did: so many of each, and in the plan what became of each resource."""
+        """Record what the engine did: the number of each operation, and in the plan the operation on each
+        resource."""
         made = [each for each in changes if each.op != "same"]
         numbers = Counter(each.op for each in made)
         parts = [f"{numbers[op]} {word}" for op, word in _MADE.items() if numbers[op]]
@@ -203,7 +204,7 @@ class Outcome:
         self.plan = json.dumps({"changes": rows})
 
     def deleted(self, names: Iterable[str]) -> None:
-        """What was deleted without the engine."""
+        """Record what was deleted without the engine."""
         self.plan = json.dumps({"changes": [{"op": "delete", "name": name} for name in names]})
 
 
@@ -250,7 +251,7 @@ def _told(error: OrchError) -> str:
 
 
 def is_over(error: OrchError) -> bool:
-    """Whether a change ends with it: another process has the change, or the user stopped it."""
+    """Return True if an error ends a change: another process has the change, or the user stopped it."""
     from orch.runner.ledger.lease import LeaseLost
 
     return isinstance(error, LeaseLost) or error.exit_code == ExitCode.INTERRUPTED
@@ -274,7 +275,8 @@ def command_line(argv: Sequence[str]) -> str:
 
 
 def origin(root: Path) -> str:
-    """Where a command comes from: a pipeline's run, else the folder; with the commit that is checked out."""
+    """Return the origin of a command: a pipeline's run, else the folder; with the commit that is checked
+    out."""
     variables = defaultdict(lambda: "unknown", os.environ)
     runs = (words.format_map(variables) for name, words in _PIPELINES.items() if os.environ.get(name))
     place = next(runs, str(root))

@@ -42,7 +42,7 @@ def known_fleets(project: Project) -> dict[str, StackState]:
 
 
 def is_from_former_version(stack: StackState) -> bool:
-    """Whether a former version of orch recorded the fleet, under an older schema."""
+    """Return True if a former version of orch recorded the fleet, under an older schema."""
     fleet = stack.outputs.get("fleet") or {}
     return fleet.get("schema_version", SCHEMA) < SCHEMA
 
@@ -194,7 +194,7 @@ def described_fleets(root: Path) -> tuple[frozenset[str], tuple[Path, ...]]:
 
 
 def _has_fleet(path: Path) -> bool:
-    """Whether a text says that it has a fleet, or is gone by now."""
+    """Return True if a file's text says that it has a fleet, or the file is gone by now."""
     try:
         return _FLEET.search(path.read_bytes().replace(b"\0", b"").decode(errors="replace")) is not None
     except OSError:
@@ -227,7 +227,8 @@ def _yaml_files(root: Path) -> list[Path]:
 
 
 def _is_readable(path: Path) -> bool:
-    """Whether what a name leads to can be read; a pipe or a device is no file with a fleet."""
+    """Return True if the file that a name leads to can be read; a pipe or a device is no file with a
+    fleet."""
     try:
         if stat.S_ISREG(path.stat().st_mode):
             path.open("rb").close()

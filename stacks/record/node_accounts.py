@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Account:
-    """What a change of a fleet's nodes is recorded with.
+    """Context in which a change of a fleet's nodes is recorded.
 
     `call`: the engine call that made it, once that has ended: nodes that it deleted ended now, others that
     are gone were found gone. `emptied`: no node is left.
@@ -105,8 +105,8 @@ def _deleted_by(call: EngineCall) -> frozenset[str]:
 
 @dataclass
 class Recorded:
-    """What a look at all fleets of a project came to: when the time of each is over, where it has one, and
-    what could not be looked at, in words."""
+    """Result of recording all fleets of a project: the end of each fleet's `ttl`, if it has one, and problems
+    of fleets that could not be read."""
 
     ends: dict[str, float] = field(default_factory=dict[str, float])
     problems: list[str] = field(default_factory=list[str])
@@ -147,7 +147,7 @@ def record_all(project: Project, ledger: Ledger, ended: Callable[[StackState], C
 
 
 def spent_by(stack: StackState) -> Spent:
-    """What the nodes of a fleet have cost so far, those that are there included. Writes nothing."""
+    """Return the cost of a fleet's nodes so far, including those that exist now. Writes nothing."""
     from orch.runner import costs
     from orch.runner.ledger.history.node_lives import compare
 
@@ -277,8 +277,8 @@ def bastion_of(fleet: str) -> str:
 
 
 def _identity(node: Mapping[str, Any], resource: str | None, created: float | None) -> str:
-    """What tells a machine from another one of its name: the cloud's own number of it, else the id of its
-    resource, which may be made of its name."""
+    """Return the identity of a machine among others of its name: the cloud's own number of it, else the id of
+    its resource, which may be derived from its name."""
     if node.get("machine"):
         return str(node["machine"])
     if resource is None:

@@ -68,6 +68,7 @@ def bastion_machine(recorded: StackExport | None, name: str) -> tuple[str, ...]:
 
 
 def is_spot_throughout(recorded: StackExport | None) -> bool:
-    """Whether a former version bought all nodes at the spot market: it recorded that of the fleet alone."""
+    """Return True if a former version bought all nodes on the spot market: it recorded that for the fleet
+    only."""
     fleet, pins = outputs(recorded).get("fleet") or {}, outputs(recorded).get("pins") or {}
     return pins.get("spot") == "true" and not any(node.get("spot") for node in fleet.get("nodes") or ())

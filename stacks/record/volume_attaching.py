@@ -75,5 +75,5 @@ class ProjectVolumes:
 
 
 def project_volumes(project: Project) -> VolumeAttacher:
-    """What attaches the volumes of a project."""
+    """Return the attacher of a project's volumes."""
     return ProjectVolumes(project)

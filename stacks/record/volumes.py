@@ -42,7 +42,7 @@ def known_volumes(project: Project) -> dict[str, VolumeState]:
 
 
 def is_recorded(stack: StackState) -> bool:
-    """Whether an `up` of a volume has ended; one that was cut short may have left the disk alone."""
+    """Return True if an `up` of a volume has finished; one that was cut short may have left only the disk."""
     return "volume" in stack.outputs
 
 
@@ -65,13 +65,15 @@ def volume_of(stack: StackState) -> VolumeState:
 
 
 def exists(stack: StackState) -> bool:
-    """Whether the resource of a volume is recorded, not only what it is made in and its deletion leaves."""
+    """Return True if the resource of a volume is recorded, not only what it is created in or its deletion
+    leaves."""
     own = (each for each in _own_resources(stack) if not each.get("retainOnDelete"))
     return any(each.get("custom") and each.get("id") for each in own)
 
 
 def is_protected(stack: StackState) -> bool:
-    """Whether a volume is deleted by its name alone; one that existed before orch is not deleted at all."""
+    """Return True if a volume is only deleted by its name; one that existed before orch is not deleted at
+    all."""
     if not is_recorded(stack):
         return any(bool(each.get("protect")) for each in _own_resources(stack))
     state = volume_of(stack) if exists(stack) else None
@@ -79,7 +81,7 @@ def is_protected(stack: StackState) -> bool:
 
 
 def created_at(stack: StackState) -> datetime | None:
-    """When the engine recorded the creation of a volume."""
+    """Return the time at which the engine recorded the creation of a volume."""
     times = (parse_time(each.get("created")) for each in _own_resources(stack))
     return next((time for time in times if time is not None), None)
 
@@ -110,7 +112,7 @@ def no_such_volume(project: Project, name: str) -> NoSuchFleet:
 
 
 def hint_to_continue(name: str, file: str) -> str:
-    """What to do about a volume whose `up` was cut short."""
+    """Return a hint for a volume whose `up` was cut short."""
     return f"`orch up {file}` continues; `orch volume delete {name}` removes what there is"
 
 

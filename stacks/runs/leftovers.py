@@ -51,7 +51,7 @@ class Found:
 
     @property
     def not_seen(self) -> tuple[OrchError, ...]:
-        """What could not be looked at: it may hold anything."""
+        """Return errors for what could not be looked at: it may hold anything."""
         if self.looked:
             return (*self.survey.unseen, *self.survey.closed)
         return (
@@ -65,21 +65,21 @@ class Found:
 
     @property
     def deletable(self) -> Leftovers:
-        """What goes without a word of whose it is."""
+        """Return the leftovers that are deleted without naming their stack."""
         return Leftovers(tuple(each for each in self.leftovers.orphans if each.id not in self.kept))
 
 
 @dataclass
 class Deleted:
-    """What a deletion came to, also while it goes on. `skipped`: stacks that somebody
-    else changes, with whom."""
+    """Result of a deletion, also while it runs. `skipped`: stacks that somebody else changes, with that
+    owner."""
 
     names: list[str] = field(default_factory=list[str])
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     errors: list[OrchError] = field(default_factory=list[OrchError])
 
     def remaining(self, chosen: Leftovers) -> list[MarkedResource]:
-        """What was to go, and was not seen to."""
+        """Return the resources that were to be deleted and were not seen to be."""
         gone = {word for name in self.names for word in re.split(r"[\s(),]+", name)}
         return [each for each in chosen.all if not {each.id, each.part_of} & gone]
 
@@ -129,7 +129,7 @@ def _require_own(states: Sequence[StackState]) -> tuple[OrchError, ...]:
 
 
 def _kept(stack: StackState, orphans: Sequence[MarkedResource]) -> Mapping[str, str]:
-    """Why orphans of a stack stay, by id."""
+    """Return the reasons that orphans of a stack stay, by id."""
     return judged(stack, orphans, killed_call(stack, stack.recorded or {})).kept if orphans else {}
 
 
@@ -188,7 +188,8 @@ def _live_locks(project: Project, stack: str) -> list[object]:
 
 
 def _holder(stack: StackState) -> str | None:
-    """Who changes a stack at this moment, or has a lease of it that keeps this caller from that."""
+    """Return who changes a stack at this moment, or has a lease of it that binds this caller; None if nobody
+    does."""
     if live := _live_locks(stack.project, stack.name):
         return str(live[0])
     lease = lease_of(stack)

@@ -114,7 +114,8 @@ def growth_for(
 
 
 def too_small(project: Project, task: Task, state: FleetState) -> NoFit | None:
-    """Why a fleet cannot grow to a task's size: its file allows fewer nodes. None where that is not why."""
+    """Return the reason that a fleet cannot grow to a task's size: its file allows fewer nodes. None
+    otherwise."""
     try:
         document, fleet = find_fleet(project.root, state.name)
     except NoSuchFleet:
@@ -134,8 +135,8 @@ def too_small(project: Project, task: Task, state: FleetState) -> NoFit | None:
 
 
 def _wanted_by_array(task: Task, state: FleetState, fleet: Fleet) -> int:
-    """How many nodes the members of an array use that may run at once; of a fleet without nodes whose nodes
-    are shared, those of one member: how many share a node is known when there is one."""
+    """Return the number of nodes that members of an array use at once. For a fleet with shared nodes and none
+    yet, that of one member: how many share a node is known when there is one."""
     if task.array is None:
         return task.all_nodes
     at_once = min(len(task.array.indexes), task.array.at_once or MAX_INDEXES)
@@ -148,7 +149,7 @@ def _wanted_by_array(task: Task, state: FleetState, fleet: Fleet) -> int:
 def _own_growth(
     project: Project, task: Task, state: FleetState, document: Document, fleet: Fleet
 ) -> Growth | None:
-    """All nodes of a run, on a fleet whose nodes are containers of its image.
+    """Return the growth by all nodes of a run, on a fleet whose nodes are containers of its image.
 
     Raises BadTask for what no such container can have, VolumeMisfit, ImageError."""
     if task.array is not None:
@@ -202,15 +203,16 @@ def require_in_registry(task: Task, state: FleetState, image: str) -> None:
 
 
 def _volumes_of_containers(project: Project, task: Task, state: FleetState) -> tuple[NodeVolume, ...]:
-    """What nodes can be made with for a task's one volume. Raises VolumeMisfit, StackError."""
+    """Return the volumes with which nodes can be created for a task's one volume. Raises VolumeMisfit,
+    StackError."""
     found = volumes_to_make_with(task, state, Volumes(usable_volumes(project)))
     path = task.volumes[0].path
     return tuple(NodeVolume(each.state.volume_id, each.state.place, path) for each in found)
 
 
 def _may_be_in(reservation: str | None, fleet: Fleet, backend: str) -> bool:
-    """Whether a fleet's first nodes may be made from the reservation of a run: its file names that, or none.
-    Later ones are in the one of the first."""
+    """Return True if a fleet's first nodes may come from the reservation of a run: its file names that, or
+    none. Later nodes use the reservation of the first."""
     if reservation is None or fleet.reservation is not None:
         return reservation is None or in_reservation(fleet.reservation, reservation)
     return "reservation" in acted_on(backend) and fleet.spot_policy != "spot"
@@ -223,7 +225,8 @@ def still_lacking(project: Project, growth: Growth) -> Growth | None:
 
 
 def _made_anew(project: Project, state: FleetState, names: Collection[str]) -> Collection[str]:
-    """Those nodes that a plan makes anew when their cloud has taken them: not what counts as ended then."""
+    """Return the nodes that a plan replaces after their cloud has taken them: not those that count as
+    terminated then."""
     pins: dict[str, str] = StackState(project, state.name).outputs.get("pins") or {}
     least = recorded_minimum(pins) if may_end(pins) else None
     ends = {node.name for node in state.nodes if least is not None and node.spot and node.index >= least}
@@ -239,7 +242,7 @@ def _without_ended(project: Project, state: FleetState) -> FleetState:
 
 
 def plan_growth(project: Project, growth: Growth, listener: Listener, *, asked: bool = True) -> Plan:
-    """What making the nodes comes to. `asked`: somebody sees it, and agrees to all that it changes.
+    """Plan the creation of the nodes. `asked`: somebody sees it, and agrees to all that it changes.
 
     Raises Conflict when it would remove or replace nodes, or, with nobody asked, change anything but make
     nodes; NoFit when its new nodes would not fit the run, and what `operations.preview` raises.
@@ -274,7 +277,7 @@ def _refuse_other_changes(project: Project, growth: Growth, listener: Listener) 
 
 
 def other_changes(plan: Plan, anew: Collection[str], stack: StackState) -> list[str]:
-    """What a plan changes beside making the nodes `anew`, in words: `update lab-keys`."""
+    """Return a plan's changes besides creating the nodes `anew`, as text: `update lab-keys`."""
     makers = stack.makers
     own = {word for node in anew for word in (node, makers.get(node, node))}
     return [
@@ -296,8 +299,8 @@ def _not_brought_up(growth: Growth, detail: str) -> Conflict:
 
 
 def account_words(project: Project, backend: str) -> str | None:
-    """Whose account makes nodes on a backend, and as whom, as a part of a sentence; None where nobody logs in
-    anywhere. Raises OrchError where the backend cannot be asked."""
+    """Return the account and identity that create nodes on a backend, as a part of a sentence; None if the
+    backend has no login. Raises OrchError if the backend cannot be asked."""
     found = require_backend(backend).account(backends_with_secrets(project, [backend]), project.session)
     if found is None:
         return None

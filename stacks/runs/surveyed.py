@@ -22,7 +22,7 @@ from orch.stacks.secrets.values import backends_with_secrets
 
 @dataclass(frozen=True)
 class Surveyed:
-    """What a look at all backends of a project found. `backends`: those that were looked at."""
+    """Result of looking at all backends of a project. `backends`: those that were looked at."""
 
     survey: Survey
     backends: tuple[str, ...]

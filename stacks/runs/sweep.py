@@ -31,7 +31,7 @@ from orch.stacks.stack.state import StackState, stacks
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep did to a fleet, or why it could not."""
+    """Result of a sweep of a fleet, or the error that prevented it."""
 
     fleet: str
     done: str

@@ -56,7 +56,7 @@ class Approved:
 
 @dataclass(frozen=True)
 class Agreed(Generic[Made]):
-    """What was planned just now and is what was approved. `engine_plan`: the engine's own, None without."""
+    """Plan made just now that equals the approved one. `engine_plan`: the engine's own, None without."""
 
     made: Made
     engine_plan: Path | None
@@ -227,7 +227,8 @@ def _refused(approved: Approved, detail: str) -> Conflict:
 def _planning_for(
     approved: Approved, stack: StackState, files: Callable[[], dict[str, str | None]]
 ) -> Iterator[None]:
-    """Where no plan can be made any more, what differs of its inputs says why. `files`: their digests now."""
+    """Explain an error of planning by the inputs that differ from the approved ones. `files`: their digests
+    now."""
     try:
         yield
     except OrchError as error:

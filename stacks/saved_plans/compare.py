@@ -14,7 +14,7 @@ MOST_ROWS = 40
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs: as it was approved, and as it is now."""
+    """Difference between what was approved and what is now."""
 
     what: str
     approved: str
@@ -25,16 +25,16 @@ class Difference:
 
 
 def inputs_differ(approved: StackPlan, now: StackPlan) -> list[Difference]:
-    """What differs of what plans are made from: files, states, versions of providers. These are known without
-    a plan of the engine."""
+    """Return differences of the inputs of plans: files, states. These are known without a plan of the
+    engine."""
     return [*_files(approved, now), *_states(approved, now, frozenset())]
 
 
 def differences(
     approved: StackPlan, now: StackPlan, own: frozenset[str] = frozenset()
 ) -> tuple[Difference, ...]:
-    """All that keeps a plan from being applied. `own`: stacks that this very call has already brought up, as
-    networks that several of its fleets share."""
+    """Return all differences that prevent applying a plan. `own`: stacks that this very call has already
+    brought up, as networks that several of its fleets share."""
     return (
         *_files(approved, now),
         *_states(approved, now, own),
@@ -47,7 +47,7 @@ def differences(
 
 
 def notes(approved: StackPlan, now: StackPlan) -> Iterator[str]:
-    """What differs and keeps no plan from being applied."""
+    """Yield notes on differences that do not prevent applying a plan."""
     for name, listed in approved.prices.items():
         other = now.prices.get(name)
         if other is not None and other.digest != listed.digest:
@@ -198,7 +198,7 @@ def _stack_of(urn: str) -> str:
 
 
 def _operation(old: Operation | None, new: Operation | None) -> tuple[str, str] | None:
-    """How one operation differs, in words for both sides; None where it does not."""
+    """Return the difference of an operation, as text for both sides; None if it does not differ."""
     if old is None or new is None or old.op != new.op:
         return _words(old), _words(new)
     if old.replaces != new.replaces:

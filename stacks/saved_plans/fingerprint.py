@@ -41,7 +41,8 @@ from orch.stacks.volumes.operations import VolumeOutcome
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a stack is described, `where` is file:line, `file` its file; and the terms of the plan."""
+    """Place at which a stack is described, `where` as file:line, `file` as path; and the terms of the
+    plan."""
 
     where: str
     file: Path
@@ -120,7 +121,7 @@ def volume_plan(
 
 
 def decisions_of(project: Project, request: FleetRequest, compiled: Deployment | None) -> Decisions:
-    """What a plan decided and nothing else says."""
+    """Return the decisions of a plan that nothing else records."""
     if compiled is None:
         return Decisions(scope=scope_of(project))
     pins = compiled.pins
@@ -242,8 +243,8 @@ def _sha256(content: bytes) -> str:
 
 
 def state_of(stack: StackState, recorded: StackExport | None) -> RecordedState:
-    """What identifies a recorded state: each resource, without the ciphertext of secrets, which is another
-    one each time they are encrypted."""
+    """Return the identity of a recorded state: each resource, without the ciphertext of secrets, which
+    differs each time they are encrypted."""
     deployment = recorded or {}
     found: dict[str, list[Any]] = {}
     for each in deployment.get("resources") or ():

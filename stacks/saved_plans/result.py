@@ -19,7 +19,7 @@ SCHEMA = 1
 
 
 class Failure(BaseModel):
-    """Why an apply was refused or failed. `detail`: the rows that differ, or what the engine said."""
+    """Reason that an apply was refused or failed. `detail`: the rows that differ, or what the engine said."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -31,7 +31,7 @@ class Failure(BaseModel):
 
 
 class ApplyResult(BaseModel):
-    """What became of an apply. `plan`: its id, None where its file could not be read; `applied` and
+    """Result of an apply. `plan`: its id, None where its file could not be read; `applied` and
     `not_begun`: its stacks, a failed one is in neither."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
@@ -45,7 +45,7 @@ class ApplyResult(BaseModel):
 
     @property
     def is_refused(self) -> bool:
-        """Whether nothing was begun."""
+        """Return True if nothing was started."""
         if self.error is None or self.applied or any(VOID in each for each in self.error.detail):
             return False
         return self.exit_code in (ExitCode.USAGE, ExitCode.CONFIG, ExitCode.POLICY, ExitCode.CONFLICT)
@@ -53,7 +53,7 @@ class ApplyResult(BaseModel):
 
 @dataclass
 class Progress:
-    """How far an apply has come."""
+    """Progress of an apply."""
 
     plan: str | None = None
     waiting: list[str] = field(default_factory=list[str])

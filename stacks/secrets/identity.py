@@ -11,7 +11,7 @@ from orch.stacks.project.project import Project
 
 @dataclass(frozen=True)
 class KeyNote:
-    """Whose a key is: the fleet's, by the first of its `machine`s (`NodeState.access.machine`), and its
+    """Owner of a key: the fleet, by the first of its `machine`s (`NodeState.access.machine`), and its
     `public` half, which differs once the fleet's keys were rotated."""
 
     machine: str
@@ -29,12 +29,12 @@ class KeyNote:
 
 
 def key_file(project: Project, fleet: str) -> Path:
-    """Where the key of a fleet is."""
+    """Return the path of a fleet's key."""
     return project.dot / "keys" / fleet
 
 
 def read_note(project: Project, fleet: str) -> KeyNote | None:
-    """Whose the key is that is there; None without one, or without a note."""
+    """Return the note on the owner of a fleet's key; None without a key, or without a note."""
     try:
         return KeyNote.parse(_note_file(project, fleet).read_text("utf-8"))
     except (OSError, UnicodeDecodeError):

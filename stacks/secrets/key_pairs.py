@@ -130,7 +130,7 @@ def _with_outputs(clear: State, change: Callable[[Mapping[str, Any]], Mapping[st
 
 
 def _as_opened(resource: Mapping[str, Any], old: str, new: KeyPair) -> Mapping[str, Any]:
-    """What another resource records of the key."""
+    """Return another resource with the new key in place of the old one it records."""
     if _kind(resource) == _STACK and "identity" in (resource.get("outputs") or {}):
         return {**resource, "outputs": {**resource["outputs"], "identity": _sealed(new.private)}}
     if _kind(resource) != _LOCAL_NODE:

@@ -146,7 +146,7 @@ def backends_with_secrets(
 
 
 def _place_of_reference(project: Project, secret: str) -> str | None:
-    """Where orch.yml names a secret."""
+    """Return the place at which orch.yml names a secret."""
     from orch.spec.document.draft import scalars
     from orch.spec.loader.load import load_paths
 

@@ -50,7 +50,7 @@ class Leased(Conflict):
 
 @dataclass(frozen=True)
 class StackLease:
-    """Who alone changes a stack, since when and until when, in UTC and whole seconds."""
+    """Lease of a stack, which its owner alone changes; start and end in UTC and whole seconds."""
 
     owner: str
     since: datetime
@@ -66,8 +66,8 @@ class StackLease:
             return None
 
     def binds(self, owner: str, now: datetime) -> bool:
-        """Whether it keeps this one from changing the stack: for another owner, whose clock may be ahead, a
-        tenth longer than it lasts, and `AHEAD` at most."""
+        """Return True if it keeps `owner` from changing the stack. Another owner's clock may be ahead: for
+        them it lasts a tenth longer, at most `AHEAD`."""
         return owner != self.owner and now < self.until + min(AHEAD, (self.until - self.since) / 10)
 
     def is_over(self, now: datetime) -> bool:
@@ -75,7 +75,7 @@ class StackLease:
 
     @property
     def is_for_good(self) -> bool:
-        """Whether it keeps what has moved away."""
+        """Return True if it holds a state that has moved away."""
         return (self.until - self.since).total_seconds() >= FOR_GOOD_S
 
     @property
@@ -146,7 +146,7 @@ def is_of_state(lease: StackLease) -> bool:
 
 
 def lease_finding(stack: StackState) -> tuple[Finding, ...]:
-    """What a plan says of a lease: nothing where there is none, a note of one's own."""
+    """Return a plan's finding about a lease: nothing without one, a note for one's own."""
     lease = lease_of(stack)
     now = datetime.now(timezone.utc)
     if lease is None or lease.is_over(now):

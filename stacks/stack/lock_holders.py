@@ -44,20 +44,20 @@ TRIES = 5
 
 
 def locks_folder(project: Project, stack: str) -> Path | None:
-    """Where the engine keeps the locks of a stack; None for a state elsewhere."""
+    """Return the folder in which the engine keeps the locks of a stack; None for a state elsewhere."""
     state = project.local_state if is_stack_name(stack) else None
     return state / ".pulumi" / "locks" / "organization" / project.name / stack if state else None
 
 
 def takes_lock(words: Sequence[str]) -> bool:
-    """Whether a command of the engine takes the lock of its stack."""
+    """Return True if a command of the engine takes the lock of its stack."""
     return "--preview-only" not in words and not any(
         tuple(words[: len(each)]) == each for each in WITHOUT_LOCK
     )
 
 
 def changes_stack(words: Sequence[str]) -> bool:
-    """Whether a command of the engine changes a stack: its record, under the lock, or its tags."""
+    """Return True if a command of the engine changes a stack: its record, under the lock, or its tags."""
     return takes_lock(words) or tuple(words[:3]) in (("stack", "tag", "set"), ("stack", "tag", "rm"))
 
 

@@ -30,7 +30,8 @@ class Lock:
 
     @property
     def dead(self) -> bool:
-        """Whether its process is certainly gone. False for a lock without a mark, which cannot be judged."""
+        """Return True if its process is certainly gone. False for a lock without a mark, which cannot be
+        judged."""
         return bool(self.holders) and all(each.pid == self.pid and is_dead(each) for each in self.holders)
 
     def __str__(self) -> str:
@@ -72,7 +73,7 @@ def break_dead_locks(project: Project, stack: str) -> tuple[Lock, ...]:
 
 
 def subject(stack: str) -> str:
-    """What a stack is, in words: `fleet x`, `volume y`."""
+    """Return the kind and name of a stack: `fleet x`, `volume y`."""
     kind, dot, name = stack.partition(".")
     return f"{kind} {name}" if dot else f"fleet {stack}"
 

@@ -158,7 +158,7 @@ class StackState:
 
     @property
     def health(self) -> FleetHealth:
-        """How the health of the fleet's nodes is watched; the default where only a newer orch reads it."""
+        """Return the health settings of the fleet; the default ones if only a newer orch can read them."""
         try:
             return FleetHealth.model_validate(self.outputs.get(HEALTH) or {})
         except ValueError:
@@ -190,13 +190,13 @@ class StackState:
 
 
 def in_plain_files(project: Project, stack: str) -> bool:
-    """Whether a stack is read from a local file, without the engine."""
+    """Return True if a stack is read from a local file, without the engine."""
     checkpoint = project.checkpoint(stack)
     return checkpoint is not None and not _is_compressed(checkpoint)
 
 
 def _is_compressed(checkpoint: Path) -> bool:
-    """Whether a compressed file is the newest: the engine uses the file that was written last."""
+    """Return True if a compressed file is the newest: the engine uses the file that was written last."""
 
     def modified_ns(file: Path) -> int:
         try:
@@ -339,7 +339,8 @@ def work_folder(project: Project, stack: str) -> Path:
 
 
 def settings_file(project: Project, stack: str) -> Path:
-    """Where the engine keeps the key of a stack, encrypted, or the salt of its passphrase."""
+    """Return the file in which the engine keeps the encrypted key of a stack, or the salt of its
+    passphrase."""
     return project.dot / "config" / f"Pulumi.{stack}.yaml"
 
 

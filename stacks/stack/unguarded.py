@@ -77,7 +77,7 @@ def refused(words: list[str], stack: str, result: ProcessResult) -> StackError:
 
 
 def is_held(output: str) -> bool:
-    """Whether the engine refused because somebody else changes the stack."""
+    """Return True if the engine refused because somebody else changes the stack."""
     return any(words in output for words in LOCKED)
 
 

@@ -68,8 +68,8 @@ class Adopted:
 
 @dataclass
 class Adoption:
-    """What an `up` is to find, and found. `key`: the client's private key and its public half, where they are
-    known."""
+    """Resources that an `up` is to adopt, and has adopted. `key`: the client's private key and its public
+    half, if known."""
 
     identify: Identify
     key: tuple[str, str] | None = None

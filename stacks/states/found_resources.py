@@ -21,7 +21,7 @@ THERE, NOTHING, AMBIGUOUS, OTHER = "ORCH430", "ORCH431", "ORCH432", "ORCH433"
 def resources_of(
     survey: Survey, project: str, fleet: str, mark: str | None, scope: str
 ) -> tuple[MarkedResource, ...]:
-    """What a look found of a fleet, where it is clear what that is. Pure.
+    """Return the resources of a fleet in a survey, if it is clear which these are. Pure.
 
     `mark`: whose it is, as a person says; `scope`: of this state, whose resources need no such word. Raises
     StackError (ORCH431), Conflict (ORCH432).

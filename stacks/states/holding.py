@@ -68,7 +68,7 @@ class Hold:
 
     @property
     def is_for_good(self) -> bool:
-        """Whether the state has moved away, and this process did it."""
+        """Return True if this process has moved the state away."""
         return self._for_good
 
     def _take(self, seconds: int) -> None:

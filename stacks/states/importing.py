@@ -92,8 +92,8 @@ class Rebuilt:
 
 
 def is_written(stack: StackState) -> bool:
-    """Whether a call that was killed has written the state, and not said so. What somebody else has brought
-    up since lacks what that call found."""
+    """Return True if a killed call has written the state without recording that. A state that somebody else
+    has brought up since lacks what that call found."""
     recorded = {str(each["id"]) for each in stack.resources if each.get("id")}
     if not recorded:
         return False
@@ -279,7 +279,7 @@ def _key_here(stack: StackState) -> tuple[str, str] | None:
 
 
 def _opens(stack: StackState, whole: Mapping[str, Any]) -> bool:
-    """Whether the copy of the key is of the fleet that is there."""
+    """Return True if the copy of the key is that of the existing fleet."""
     note = read_note(stack.project, stack.name)
     try:
         fleet = FleetState.model_validate(as_numbers(outputs(whole["deployment"])["fleet"]))

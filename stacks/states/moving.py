@@ -64,7 +64,7 @@ class Move:
 
 
 def plan_move(project: Project, url: str, provider: str | None) -> Move:
-    """What a move to a state's URL would take along. Changes nothing.
+    """Plan a move of the state to a URL. Changes nothing.
 
     `provider`: what encrypts the secrets there; None keeps what does. Raises ProjectError (no place or the
     same, or no key for it), Conflict (ORCH424: other stacks of this project are there; somebody has a lease).
@@ -134,12 +134,12 @@ def _absolute(project: Project, url: str) -> str:
 
 
 def _place(url: str) -> str:
-    """Where a state is, whichever links lead there."""
+    """Return the place of a state, with links resolved."""
     return os.path.realpath(url.removeprefix("file://")) if url.startswith("file://") else url
 
 
 def _goes_on(source: Project, target: Project) -> bool:
-    """Whether this move was begun before, and not ended."""
+    """Return True if this move was started before, and not finished."""
     with closing(open_ledger(source.ledger_url)) as ledger:
         unfinished = ledger.changes.listed(source.name, unfinished=True)
     return any((each.verb, each.subject) == (VERB, _words(source, target)) for each in unfinished)

@@ -112,7 +112,8 @@ def _require_readable(own: Project, given: str | None) -> None:
 
 
 def _has_key(stack: StackState, given: str | None) -> bool:
-    """Whether a passphrase that is here is proved to be the stack's; of a given one the new one alone."""
+    """Return True if a passphrase that is here is proved to be the stack's; with `given`, only that one
+    counts."""
     if given is not None:
         return _has(stack, given)
     return stack.salt is None or key_file(stack.project, stack.salt) is not None
@@ -162,8 +163,8 @@ def _seal_all(own: Project, new: str, journal: Journal, hold: Hold, listener: Li
 
 
 def _has(stack: StackState, passphrase: str) -> bool:
-    """Whether the salt of a stack proves the passphrase. A stack that is gone, or has a key of a secrets
-    provider, needs none."""
+    """Return True if the salt of a stack proves the passphrase. A stack that is gone, or has a key of a
+    secrets provider, needs none."""
     recorded = stack.recorded
     if recorded is None or (recorded.get("secrets_providers") or {}).get("type") not in (None, "passphrase"):
         return True

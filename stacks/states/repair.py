@@ -48,7 +48,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with the record of a stack. `copy`: what takes the place of one that cannot be read."""
+    """Damage of the record of a stack. `copy`: the replacement of a record that cannot be read."""
 
     stack: str
     found: tuple[str, ...]
@@ -121,7 +121,7 @@ def repair(stack: StackState, damage: Damage, listener: Listener) -> tuple[str, 
 
 
 def _broken(checkpoint: Path) -> str | None:
-    """Why a state file cannot be read; None where it can."""
+    """Return the reason that a state file cannot be read; None if it can."""
     try:
         _resources(checkpoint)
     except FileNotFoundError:
@@ -170,7 +170,7 @@ def _salt_here(stack: StackState) -> str | None:
 
 
 def _fits(project: Project, salt: str | None, own: str | None) -> bool:
-    """Whether the key of a copy is at hand. One without a salt is not encrypted by a passphrase."""
+    """Return True if the key of a copy is at hand. One without a salt is not encrypted by a passphrase."""
     if salt is None:
         return project.secrets_provider is not None
     return salt == own or key_file(project, salt) is not None

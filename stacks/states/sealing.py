@@ -97,7 +97,7 @@ def require_equal(stack: StackState, clear: Mapping[str, Any], seal: Seal) -> No
 
 
 def _comparable(clear: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a state is the same wherever it lies."""
+    """Return the part of a state that is the same in every place."""
     left_out = ("manifest", "secrets_providers", "metadata")
     kept = {key: value for key, value in clear["deployment"].items() if key not in left_out}
     return {key: value for key, value in kept.items() if value}

@@ -47,7 +47,7 @@ _OWN = ("protect", "auto_cleanup_s", "read_only", "sharing")
 
 @dataclass(frozen=True)
 class VolumeOutcome:
-    """What `up` or `down` of a volume would do, or did. `loses_data`: a disk of orch's own is replaced.
+    """Outcome of `up` or `down` of a volume, planned or done. `loses_data`: a disk of orch's own is replaced.
 
     `recorded`: properties that are orch's alone and change, such as `protect`. `monthly`: US dollars of it
     afterwards, `was_monthly` before, None where no price is known.
@@ -76,8 +76,8 @@ def preview_volume(
     scope: str | None = None,
     recorder: Recorder | None = None,
 ) -> VolumeOutcome:
-    """What `up` would do, after a refresh. Takes no lock. `scope`: that of an approved plan; `recorder` sees
-    what the engine plans. Raises PlanErrors, Conflict, StackError."""
+    """Plan the `up` of a volume, after a refresh. Takes no lock. `scope`: that of an approved plan;
+    `recorder` sees what the engine plans. Raises PlanErrors, Conflict, StackError."""
     project.prepare()
     stack = stack_of(project, volume.name)
     repair_files(project, stack.name)
@@ -139,7 +139,7 @@ def up_volume(
 
 
 def _judged(stack: StackState, run: EngineCall) -> tuple[Finding, ...]:
-    """What policies say of a plan of the engine. Raises PlanErrors where one refuses."""
+    """Return the policies' findings about a plan of the engine. Raises PlanErrors if a policy refuses."""
     before = _recorded(stack)
     name = stack.name.removeprefix(STACK)
     own = before is None or not before.external
@@ -196,7 +196,8 @@ def _clear(stack: StackState, volume: VolumeState, listener: Listener) -> None:
 def drift_of_volume(
     project: Project, name: str, listener: Listener, *, record: bool = False
 ) -> tuple[PropertyDrift, ...]:
-    """What differs from the record; with `record` it becomes the record. Raises NoSuchFleet, StackError."""
+    """Return what differs from the record; with `record` it becomes the record. Raises NoSuchFleet,
+    StackError."""
     stack = stack_of(project, name)
     if not is_recorded(stack):
         raise no_such_volume(project, name)
@@ -295,8 +296,8 @@ class VolumeUsage:
 
     @property
     def is_due(self) -> bool:
-        """Whether its `auto_cleanup_duration` is over. One that existed before orch is never due, nor is one
-        whose users are not all known."""
+        """Return True if its `auto_cleanup_duration` is over. A volume that existed before orch is never due,
+        nor is one whose users are not all known."""
         limit = self.state.auto_cleanup_s
         return (
             limit is not None
@@ -308,7 +309,7 @@ class VolumeUsage:
 
 
 def usages(project: Project, stacks: Mapping[str, StackState]) -> list[VolumeUsage]:
-    """Those of `stacks`, by the names of their volumes, that are up. Raises StackError, Conflict,
+    """Return the usage of the volumes of `stacks` that are up. Raises StackError, Conflict,
     LedgerUnusable."""
     uses, now, complete = _uses(project, active_only=False), time.time(), project.knows_all_runs
     return [

@@ -132,19 +132,22 @@ def provisioned() -> tuple[str, ...]:
 
 
 def made_with_runs(backends: Iterable[str]) -> bool:
-    """Whether nodes on these backends are made with a run, and go with it; not where only some are."""
+    """Return True if nodes on these backends are created with a run and deleted with it; False if only some
+    are."""
     models = [settings_model(name) for name in backends]
     return bool(models) and all(each is not None and each.made_with_runs for each in models)
 
 
 def queues_pods(backend: str) -> bool:
-    """Whether fleets of a backend have no nodes of their own: runs bring pods, which its queue starts."""
+    """Return True if fleets of a backend have no nodes of their own: runs bring pods that its queue
+    starts."""
     model = settings_model(backend)
     return model is not None and model.queues_pods
 
 
 def effective(written: tuple[str, ...] | None, configured: tuple[str, ...]) -> tuple[str, ...]:
-    """Where a fleet's nodes may be created: the backends it names, else those of `orch.yml`, else `local`.
+    """Return the backends that may have a fleet's nodes: those it names, else those of `orch.yml`, else
+    `local`.
 
     `written`: the fleet's `backends`, None where it has none. Those without a driver are left out.
     """

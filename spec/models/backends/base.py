@@ -34,7 +34,7 @@ OF_CLAIMS = ("claim_name", "storage_class_name", "access_modes")
 
 
 class BackendSettings(Section):
-    """What all backends have: what the language says of one, and what `orch.yml` sets.
+    """Settings of any backend: what the language says of one, and what `orch.yml` sets.
 
     `title`: its name as people write it. `provisioned`: whether nodes can be created on it by this version.
     `supports`: which of the properties in `rules/unsupported.py` it acts on; `instead`: what to do instead of
@@ -90,7 +90,7 @@ CLOUD_SUPPORTS = frozenset(
 
 
 class CloudSettings(BackendSettings):
-    """What all clouds have. `public_ips`, `ssh_cidrs` and `tags` are defaults of a fleet's `network`.
+    """Settings of any cloud. `public_ips`, `ssh_cidrs` and `tags` are defaults of a fleet's `network`.
 
     `lacks`: which of its settings a cloud has nothing for, each with what is so instead."""
 

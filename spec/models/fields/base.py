@@ -51,7 +51,7 @@ class Section(BaseModel):
     short: ClassVar[tuple[Form, ...]] = ()
 
     def conflicts(self) -> Iterator[PropertyConflict]:
-        """Those of the sections in it; a section with rules of its own adds them."""
+        """Yield the conflicts of the sections in it; a section with rules of its own adds them."""
         for name in type(self).model_fields:
             part = getattr(self, name)
             if isinstance(part, Section):
@@ -73,7 +73,7 @@ class Section(BaseModel):
 
     @classmethod
     def written(cls) -> tuple[str, ...]:
-        """All keys a file may hold here, other spellings included."""
+        """Return all keys that a file may hold here, including other spellings."""
         return (*cls.properties(), *cls.spellings)
 
     @model_validator(mode="before")
@@ -122,7 +122,7 @@ class Section(BaseModel):
 
     @classmethod
     def form(cls) -> str:
-        """What to write, when something else than a mapping came."""
+        """Return a hint on what to write if the value is not a mapping."""
         return "write `property: value` lines below it"
 
 

@@ -60,7 +60,7 @@ class Reaches:
 
 
 def marked(info: FieldInfo, kind: type[Here] | type[Reaches]) -> bool:
-    """Whether a property has a mark, also within `X | None`."""
+    """Return True if a property has a mark of this kind, also within `X | None`."""
     return any(isinstance(mark, kind) for mark in _marks(info.annotation, info.metadata))
 
 
@@ -78,7 +78,7 @@ def _marks(annotation: Any, metadata: list[Any]) -> list[Any]:
 
 
 class Misread(ValueError):
-    """What is wrong in parts of a value that were given to models of their own: each with its place."""
+    """Errors in parts of a value that models of their own read: each with its place."""
 
     def __init__(self, parts: list[tuple[Path, type[Section], ValidationError | Problem | Problems]]) -> None:
         super().__init__(f"{len(parts)} parts cannot be read")

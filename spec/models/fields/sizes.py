@@ -80,7 +80,7 @@ class Nodes(Section):
 
     @property
     def for_runs(self) -> int | None:
-        """How many nodes a run may have at most; None where there is no bound."""
+        """Return the maximum number of nodes of a run; None without a bound."""
         return None if self.max is None else self.max - self.spare
 
     def plain(self) -> object:
