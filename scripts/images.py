@@ -57,7 +57,9 @@ def main(images: Path) -> None:
         comment = output(folder, "preview", "infra", "--rehearse", "--markdown", code=4)
     images.mkdir(parents=True, exist_ok=True)
     (images / "preview.svg").write_text(svg(Text(plan), "orch preview infra/p5.yml --rehearse", 130))
-    (images / "review.svg").write_text(svg(Markdown(folded(comment)), "orch preview infra --markdown", 130))
+    (images / "review.svg").write_text(
+        svg(Markdown(folded(comment)), "orch preview infra --rehearse --markdown", 130)
+    )
 
 
 if __name__ == "__main__":
