@@ -34,8 +34,10 @@ test-kubernetes: set-up-test ## tests on a real Kubernetes control plane of this
 fuzz: set-up-test ## 100,000 mutated documents through `orch validate`
 	ORCHCTL_FUZZ_RUNS=100000 $(BIN)/pytest tests/spec/test_fuzz.py --timeout 0
 
-docs: set-up-test ## write docs/reference/configuration.md from the models
+docs: set-up-test ## write docs/reference/configuration.md from the models, and docs/images from a rehearsal
 	$(BIN)/python -m orch.spec.reference > docs/reference/configuration.md
+	$(BIN)/orch engine install
+	$(BIN)/python scripts/images.py
 
 check: set-up-test ## lint, format, types and import borders
 	$(BIN)/ruff check .
