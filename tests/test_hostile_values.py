@@ -22,7 +22,7 @@ from kit.acting import Act
 from kit.clouds import cloudconfig
 from kit.leaves import Leaf, documents_read, leaves
 from kit.nodes.sandbox import Sandbox
-from test_every_property import ACTS, BASES, merged
+from test_every_property import BASES, merged
 
 from orch.spec.errors import OrchError
 from orch.spec.loader.load import Document, load_paths
@@ -49,7 +49,7 @@ SCRIPTS = ("commands", "run")
 KINDS: dict[str, tuple[str, Mapping[str, Any], Act]] = {
     "tasks": ("task", {"image": "x", "nodes": "2"}, acting.run_on("aws")),
     "projects": ("project", {}, acting.use_project),
-    **{f"fleets of {name}": ("fleet", BASES[name], ACTS[name]) for name in BASES},
+    **{f"fleets of {name}": ("fleet", BASES[name], acting.act_on(name)) for name in BASES},
 }
 
 

@@ -44,7 +44,7 @@ def _without_secret_labels(
 
     The SDK asks the engine to encrypt both copies of every resource, since a program may put a secret into a
     label. No label of a fleet is one, and a secret per node is what the engine's memory and time go into
-    (docs/architecture.md, "The engine").
+    (docs/explanation/engine.md).
     """
     opts = pulumi.ResourceOptions.merge(args.opts, None)
     secret = [name for name in opts.additional_secret_outputs or () if name not in _LABEL_COPIES]

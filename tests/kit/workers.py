@@ -278,6 +278,8 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(100_000, 20, 100)  # as the command line has it
     if not hasattr(config, "workerinput"):
         os.environ |= Transit().environment
+    elif signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under `nohup`, programs of tests would ignore it too
     forkserver.GIVEN.update(getattr(config, "workerinput", {}).get("fork_servers", {}))
 
 
