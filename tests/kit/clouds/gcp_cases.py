@@ -4,6 +4,7 @@ the decisions of the stack of shared networks. `facts.networks[].subnets` may be
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from kit.clouds.plan_cases import CATALOG, PlanCase
@@ -13,7 +14,9 @@ from orch.components.gcp.account.facts import Allowance, GcpFacts, Image, Networ
 from orch.components.gcp.account.lookups import Lookups, needed_lookups
 from orch.components.gcp.candidates import CloudCandidate, candidates
 from orch.components.gcp.plan import GcpPlan
+from orch.components.registry.backends import backend
 from orch.components.request import PriorState
+from orch.spec.models.backends.gcp import GcpSettings
 
 
 class Case(PlanCase):
@@ -79,6 +82,11 @@ class Case(PlanCase):
                 _words(vpc) for vpc in answer["shared"]["networks"]["vpcs"]
             ]
         return answer
+
+    @staticmethod
+    def log_in(settings: GcpSettings, folder: Path) -> None:
+        """Log in. A key file that cannot be read ends it here, as the provider reads that file too."""
+        backend("gcp").open_session(settings)
 
 
 def _words(vpc: dict[str, Any]) -> str:
