@@ -339,8 +339,7 @@ def work_folder(project: Project, stack: str) -> Path:
 
 
 def settings_file(project: Project, stack: str) -> Path:
-    """Return the file in which the engine keeps the encrypted key of a stack, or the salt of its
-    passphrase."""
+    """Return the file of a stack's encrypted key, or of the salt of its passphrase."""
     return project.dot / "config" / f"Pulumi.{stack}.yaml"
 
 
