@@ -10,7 +10,6 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
@@ -27,7 +26,7 @@ from orch.runner.kubernetes.errors import (
 from orch.runner.kubernetes.identity import identity_of
 from orch.runner.kubernetes.login import log_in
 from orch.runner.kubernetes.refusals import refusal
-from orch.runner.kubernetes.transport import ANSWER_S, APPLY, Doc, Transport
+from orch.runner.kubernetes.transport import APPLY, Doc, Transport
 from orch.spec.cursors import follow
 
 MERGE = "application/merge-patch+json"
@@ -41,14 +40,6 @@ PAGE = 500
 WATCH_S = 300
 """How long one request of a watch lasts. Bookmarks come every minute or so."""
 SILENT_S = WATCH_S + 30.0
-
-LOG_OPTIONS = {
-    "container": "container",
-    "timestamps": "timestamps",
-    "limit_bytes": "limitBytes",
-    "tail_lines": "tailLines",
-}
-"""Options of a log, with their names in the API. `timestamps`: the node stamps each line."""
 
 
 def api_path(
@@ -178,36 +169,6 @@ class KubernetesClient(Transport):
         authorizers can list them: rows of `verbs`, `apiGroups`, `resources`, `resourceNames`."""
         answer = self._review("selfsubjectrulesreviews", "SelfSubjectRulesReview", {"namespace": namespace})
         return list((answer.get("status") or {}).get("resourceRules") or [])
-
-    def read_log(
-        self,
-        namespace: str,
-        pod: str,
-        *,
-        follow: bool = False,
-        since: datetime | int | None = None,
-        until: threading.Event | None = None,
-        **options: str | int | bool,
-    ) -> Iterator[bytes]:
-        """Yield a container's log as it comes, in pieces of any size.
-
-        `since`: a time, or so many seconds ago. `options`: of LOG_OPTIONS. With `follow` it goes on until the
-        container ends, `until` is set, or the iterator is closed. A stream that breaks raises
-        ClusterUnreachable: what came is whole lines and perhaps a part of one.
-        """
-        query = {
-            LOG_OPTIONS[name]: "true" if value is True else str(value) for name, value in options.items()
-        }
-        if follow:
-            query["follow"] = "true"
-        if isinstance(since, datetime):
-            query["sinceTime"] = since.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        elif since is not None:
-            query["sinceSeconds"] = str(max(1, since))
-        path = api_path("v1", "pods", namespace, pod, "log")
-        # Some lines of a follower may be hours apart; the connection's keep-alive finds a lost one.
-        with self._stream(path, query, until, None if follow else ANSWER_S) as pieces:
-            yield from pieces
 
     def watch(
         self, path: str, until: threading.Event, *, version: str | None = None, **query: str

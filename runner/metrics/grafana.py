@@ -17,7 +17,7 @@ _VARIABLES = {
     "node": "label_values(orch_node_up, node)",
     "run": "label_values(orch_gpu_utilization_ratio, run)",
 }
-"""The variables that a board may have, each with the query for its values. A variable narrows later ones."""
+"""Variables of boards, each with the query for its values. `fleet` narrows the queries of the others."""
 _LABELS = {family.sample: family.labels for family in FAMILIES.values()}
 _SELECTOR = re.compile(r"\b(" + "|".join(sorted(_LABELS, key=len, reverse=True)) + r")\b(?:\{([^}]*)\})?")
 

@@ -11,7 +11,6 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -356,23 +355,6 @@ def test_a_cluster_with_another_certificate_is_not_talked_to(
     with pytest.raises(HostUnreachable) as caught:
         connector.run(elsewhere(node, kubeconfig=str(path)), Command("true"), deadline_s=120)
     assert "is not trusted" in (caught.value.detail or "")
-
-
-def test_a_log_is_read_and_followed_from_where_one_likes(space: Space, client: KubernetesClient) -> None:
-    node = space.node("counts", "for i in $(seq 1 30); do echo line $i; sleep 0.1; done; sleep 600")
-    until, got = threading.Event(), b""
-    for piece in client.read_log(space.name, node.name, follow=True, timestamps=True, until=until):
-        got += piece
-        if got.count(b"\n") >= 30:
-            until.set()
-    assert [line.split(b" ", 1)[1] for line in got.splitlines()] == [b"line %d" % i for i in range(1, 31)]
-    stamp = datetime.fromisoformat(got.splitlines()[19].split(b".")[0].decode()).replace(tzinfo=timezone.utc)
-    late = b"".join(client.read_log(space.name, node.name, since=stamp + timedelta(seconds=0)))
-    assert late.endswith(b"line 30\n")
-    assert b"".join(client.read_log(space.name, node.name, limit_bytes=7)) == b"line 1\n"
-    assert b"".join(client.read_log(space.name, node.name, tail_lines=1)) == b"line 30\n"
-    with pytest.raises(Invalid, match="takes no such"):
-        list(client.read_log(space.name, node.name, container="none"))
 
 
 def config_map(name: str, **data: str) -> Doc:

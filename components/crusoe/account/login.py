@@ -22,10 +22,10 @@ API = "https://api.cloud.crusoe.ai/v1"
 KEY, SECRET = "CRUSOE_ACCESS_KEY_ID", "CRUSOE_SECRET_KEY"
 PROJECT, ENDPOINT = "CRUSOE_DEFAULT_PROJECT", "CRUSOE_API_ENDPOINT"
 PARTS = ("access_key", "secret_key", "project", "url")
-"""What a login consists of, as the provider is configured with it."""
+"""Fields of a login, which are also the configuration of the provider."""
 
 MOST_OFF_S = 60.0
-"""How far this machine's clock may be off before it is told."""
+"""Limit in seconds on the error of this machine's clock. Beyond it, a message names the clock."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Login:
 _PLAIN = re.compile(r"[A-Za-z0-9_=-]+")
 
 VERSION = "1.0"
-"""Of the way to sign."""
+"""Version of the signature scheme."""
 
 
 def signature(secret: str, method: str, path: str, query: str, stamp: str) -> str:

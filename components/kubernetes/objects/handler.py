@@ -37,9 +37,9 @@ IMMUTABLE = ("apiVersion", "kind")
 BESIDE = frozenset({"status", "__fieldManager", "__initialApiVersion", "__inputs", "id"})
 
 GONE_S = 300.0
-"""How long what is deleted may take to be gone: a queue is there until its workloads are."""
+"""Limit in seconds on a deletion: a queue stays until its workloads are gone."""
 READY_S = 60.0
-"""How long a namespace may take until it takes objects."""
+"""Limit in seconds until a new namespace accepts objects."""
 PAUSE_S = 0.5
 
 # Objects that every namespace has. Source: Kubernetes, "Service Accounts", "Root CA certificate".
@@ -243,7 +243,7 @@ def _same_quantity(one: str, other: object) -> bool:
 
 
 def unread(error: KubernetesError) -> ProviderError:
-    """Why an object could not be read: ORCH458 where nobody answers."""
+    """Return the error of a failed read: ORCH458 if no server answers."""
     code = "ORCH458" if isinstance(error, ClusterUnreachable) else error.code
     return ProviderError(error.summary, where=error.where, detail=error.detail, hint=error.hint, code=code)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 API = "https://cloud.lambda.ai/api/v1"
 KEY, ENDPOINT = "LAMBDA_API_KEY", "LAMBDA_API_ENDPOINT"
 PARTS = ("api_key", "url")
-"""What a login consists of, as the provider is configured with it."""
+"""Fields of a login, which are also the configuration of the provider."""
 
 
 @dataclass(frozen=True)

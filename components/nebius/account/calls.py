@@ -43,7 +43,7 @@ def _camel(method: str) -> str:
     return "".join(word.capitalize() for word in method.split("_"))
 
 
-# What the SDK logs is told again by the error that follows, or is of no use: fields that are old.
+# The error that follows repeats what the SDK logs; the rest are warnings about deprecated fields.
 for _name in ("nebius", "deprecation"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 

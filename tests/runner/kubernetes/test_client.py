@@ -406,44 +406,6 @@ def test_rights_are_asked_for(server: KubeServer, client: KubernetesClient) -> N
     assert (asked["verb"], asked["resource"], asked["subresource"]) == ("create", "pods", "exec")
 
 
-def test_a_log_is_followed_until_nobody_wants_it(server: KubeServer, client: KubernetesClient) -> None:
-    more = threading.Event()
-
-    def pieces() -> Iterator[bytes]:
-        yield b"one\ntw"
-        yield b"o\n"
-        more.wait(30)
-        yield b"three\n"
-
-    server.answer = lambda call: Answer(pieces=pieces())
-    until = threading.Event()
-    got = b""
-    since = datetime(2026, 11, 27, 1, 2, 3, tzinfo=timezone.utc)
-    for piece in client.read_log(
-        "space", "p", container="job", follow=True, since=since, timestamps=True, limit_bytes=99, until=until
-    ):
-        got += piece
-        if got == b"one\ntwo\n":
-            until.set()
-    more.set()
-    assert got == b"one\ntwo\n"
-    assert server.calls[0].words == {
-        "follow": "true",
-        "container": "job",
-        "sinceTime": "2026-11-27T01:02:03.000000Z",
-        "timestamps": "true",
-        "limitBytes": "99",
-    }
-
-
-def test_a_log_that_breaks_off_is_told(server: KubeServer, client: KubernetesClient) -> None:
-    server.answer = lambda call: Answer(pieces=iter([b"one\n"]), cut=True)
-    got: list[bytes] = []
-    with pytest.raises(ClusterUnreachable):
-        got.extend(client.read_log("space", "p", follow=True))
-    assert [*got] == [b"one\n"]
-
-
 def event(kind: str, version: int, name: str = "p") -> bytes:
     meta = {"name": name, "resourceVersion": str(version)}
     return json.dumps({"type": kind, "object": {"metadata": meta}}).encode() + b"\n"
