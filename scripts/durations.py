@@ -1,8 +1,8 @@
 """Compare what tests took with the budgets of their folders: `scripts/durations.py REPORT.xml ...`.
 
-A report is what `pytest --junitxml` writes. A budget is in seconds of test processes: what four of them on two
-cores took beside other work, and more than half as much again. The budgets are in tests/durations.json. The
-exit code is 1 if a folder exceeds its budget.
+A report is what `pytest --junitxml` writes. A budget is in seconds of test processes: what four of them on
+two cores took beside other work, and more than half as much again. The budgets are in tests/durations.json.
+The exit code is 1 if a folder exceeds its budget.
 """
 
 from __future__ import annotations
